@@ -13,7 +13,7 @@ from PIL import Image
 from idmetric import load
 from idmetric.cli.score import main
 from idmetric.metric.calibration.apply import Calibration
-from idmetric.metric.calibration.curves import Platt
+from idmetric.metric.calibration.curves import Isotonic
 from tests.conftest import random_model
 
 # Windows would not have such files; where they are, none may become part of the page
@@ -31,7 +31,7 @@ def make_folder(root: Path) -> Path:
     """A model and its calibration, three references, seven images, a copy, and two that cannot be read."""
     random_model("dinov3").save_pretrained(root / "model")
     calibration = Calibration(
-        Platt(5.0, -2.0), load(root / "model", device="cpu").calibrated_model(), "cls", 0.5, name="model",
+        Isotonic((-3.0, 1.0), (0.01, 0.99)), load(root / "model", device="cpu").calibrated_model(), "cls", name="model",
         thresholds=({"false_accept_rate": 0.05, "distance": 0.125},),
     )  # fmt: skip
     calibration.write(root / "calibration.json")

@@ -272,7 +272,6 @@ ENTRIES: list[tuple[str, str, Callable[[], Any]]] = [  # hidden package, its ext
     ("pandas", "eval", table),
     ("scipy", "eval", call("evaluate.statistics.agreement.spearman", [1, 2, 3], [1, 3, 2])),
     ("scipy", "eval", call("evaluate.statistics.agreement.kendall", [1, 2, 3], [1, 3, 2])),
-    ("scipy", "eval", call("evaluate.protocols.common.baselines.Ssim")),
     ("scipy", "eval", call("gallery.linkage.cluster", np.eye(3), 0.5)),
     ("sklearn", "eval", call("evaluate.statistics.ranking.roc_auc", [0.1, 0.9], [False, True])),
     ("sklearn", "eval", call("evaluate.report.plots.roc", {}, "roc.png")),

@@ -52,7 +52,6 @@ def reward(
     distance: str = "cls",
     aggregate: Literal["best", "mean"] = "best",
     calibration: str | os.PathLike[str] | Calibration | None = None,
-    prior: float | None = None,
     copy_penalty: float = 1.0,
     batch_size: int = 32,
 ) -> Reward:
@@ -71,7 +70,6 @@ def reward(
         aggregate: over an image's references, the highest reward ("best") or the mean.
         calibration: the reward is the probability of one identity by this calibration: a file, a `Calibration`, or
             "stored" for the one saved with the model. None: 1 - distance, at least 0.
-        prior: share of images of the same identity that the probability assumes; default: the calibration's.
         copy_penalty: the share of its reward that an image loses if it repeats the pixels of any of its references, as
             `idmetric.scoring.copies` finds it. 0 does not look for copies, which then earn the most.
         batch_size: images per pass.
@@ -85,8 +83,6 @@ def reward(
         raise ValueError(f"aggregate must be 'best' or 'mean', got {aggregate!r}")
     if not 0 <= copy_penalty <= 1:
         raise ValueError(f"copy_penalty must be from 0 to 1, got {copy_penalty}")
-    if prior is not None and calibration is None:
-        raise ValueError("prior needs a calibration, such as calibration='stored'")
     curve = calibration_of(metric, calibration, distance)
     if curve is not None:
         curve.check_outside("all")
@@ -113,7 +109,7 @@ def reward(
         reference_rows = list(chain.from_iterable(groups))
         distances = metric(embedded[image_rows.tolist()], embedded_references[reference_rows], distance)
         far = distances.double().cpu().numpy()
-        values = np.clip(1 - far, 0, 1) if curve is None else curve.probability(far, prior)
+        values = np.clip(1 - far, 0, 1) if curve is None else curve.probability(far)
 
         rewards = []
         for row, (picture, group) in enumerate(zip(pictures, groups, strict=True)):

@@ -39,7 +39,6 @@ from idmetric.stream.keys import cache_folder
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
     from idmetric.evaluate.evaluation import Evaluation
-    from idmetric.evaluate.protocols.common.grids import View
     from idmetric.evaluate.protocols.common.result import Result
     from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, PairJudge
 
@@ -53,7 +52,7 @@ _EXAMPLES = """examples:
   idmetric eval retrieval --data met.parquet --model mine=run/ --out results/
 
 """
-_NOTES = """Models: as for `idmetric score --model`; the baselines hsv, pixels, ssim, lpips, dreamsim,
+_NOTES = """Models: as for `idmetric score --model`; the baselines hsv, lpips, dreamsim,
 dreamsim:BRANCH, diffsim, diffsim:dreambench++ (docs/protocols/baselines.md); named for all published scores of images,
 each under its name (docs/models/named-scores.md); untrained:NAME for the same architecture with random weights;
 dual:REPO for CLIP or SigLIP with its text tower; judge:FILE.json for a multimodal language model
@@ -100,33 +99,7 @@ def _add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     options.add_shared(
         files, "--format", choices=FORMATS, default="table", help="format of the result (default: table)"
     )
-    shown = parser.add_argument_group("table", "of --format table, markdown, latex, and of --out's .md and .tex files")
-    shown.add_argument(
-        "--rows",
-        metavar="NAME",
-        help="pivot: the values of these two become rows and columns: model, metric, or a label of the rows "
-        "(method, ...)",
-    )
-    shown.add_argument("--columns", metavar="NAME", help="see --rows")
-    shown.add_argument(
-        "--show",
-        metavar="NAMES",
-        type=lambda names: tuple(names.split(",")),
-        default=(),
-        help="columns of numbers to show, in this order, such as identity,clip_t,copies (default: all)",
-    )
-    shown.add_argument(
-        "--intervals",
-        action=argparse.BooleanOptionalAction,
-        help="95 %% intervals, small, in LaTeX too; --no-intervals leaves them out everywhere",
-    )
-    shown.add_argument(
-        "--caption",
-        choices=("short", "long"),
-        default="short",
-        help="of LaTeX: at most 60 words, or also what each column is (default: %(default)s)",
-    )
-    shown.add_argument("--explain", action="store_true", help="also print what each column is, in a sentence")
+    files.add_argument("--explain", action="store_true", help="also print what each column is, in a sentence")
     options.add_shared(files, "--quiet")
     add_options(parser.add_argument_group(name), protocol.options)
 
@@ -161,8 +134,7 @@ def _add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
         type=options.positive,
         default=1_000_000,
         metavar="N",
-        help="the most pairs of images that SSIM, LPIPS and DiffSim may compare; more are an error "
-        "(default: %(default)s)",
+        help="the most pairs of images that LPIPS and DiffSim may compare; more are an error (default: %(default)s)",
     )
 
 
@@ -178,8 +150,6 @@ def main(argv: Sequence[str] | None = None, prog: str = "idmetric eval") -> int:
 def _run(protocol: Protocol[Checked], args: argparse.Namespace) -> int:
     if args.mask_id is not None and args.subject is None:
         raise CommandError("--mask-id needs --subject: masks are not used without it", WRONG_USAGE)
-    if (args.rows is None) != (args.columns is None):
-        raise CommandError("--rows and --columns belong together, such as --rows method --columns subject", WRONG_USAGE)
     if args.out is None:
         check_output(None, "keep the result by --out DIR")
     with fixable():  # a mistyped name should not wait for torch
@@ -189,27 +159,15 @@ def _run(protocol: Protocol[Checked], args: argparse.Namespace) -> int:
         for source in sources.values():
             check_source(source)
         protocol_options = protocol.options(**values_of(args, protocol.options))
-    if protocol.group_by is not None and args.rows is not None:
-        protocol_options = protocol.group_by(protocol_options, (args.rows, args.columns))
     _need_packages(protocol, protocol_options, sources, args)
 
-    from idmetric.evaluate.protocols.common.grids import View
-    from idmetric.metric.errors import RequestError
-
-    view = View(args.rows, args.columns, args.show, args.intervals, args.caption)
-    view_error = None
     with warnings_as_lines():
         with fixable(), counting_embeddings(args.quiet), ExitStack() as stack:
             evaluation = _measured(protocol, protocol_options, sources, args, stack)
-            results = evaluation.results
-            try:
-                text = _text(results, protocol.name, args, view)
-            except RequestError as error:  # the numbers are kept
-                view, view_error = View(caption=args.caption), error
-                text = _text(results, protocol.name, args, view)
+            text = _text(evaluation.results, protocol.name, args)
         try:
             with fixable():
-                written = _write_files(evaluation, args, view)
+                written = _write_files(evaluation, args)
         except CommandError as error:  # such as a disk that is full by now
             raise CommandError(f"{error}; the result is on stdout") from error
         finally:  # whatever happens, hours of work are printed
@@ -218,8 +176,6 @@ def _run(protocol: Protocol[Checked], args: argparse.Namespace) -> int:
     if not args.quiet:
         for path in written:
             say(f"wrote {path}")
-    if view_error is not None:
-        raise CommandError(f"{view_error}; the whole table was printed instead")
     return 0
 
 
@@ -252,6 +208,8 @@ def _need_packages(
 ) -> None:
     """Report missing optional packages before the work, not where they are used."""
     packages = {"pyarrow": "pyarrow", "scipy": "SciPy", "sklearn": "scikit-learn"}
+    if args.out is not None or args.format == "latex":
+        packages |= {"pandas": "pandas", "jinja2": "jinja2"}
     for option_name, package in protocol.packages.items():
         if getattr(protocol_options, option_name):
             packages[package] = package
@@ -370,28 +328,28 @@ def _print_cost(name: str, judge: PairJudge) -> None:
 # The results
 
 
-def _text(results: list[Result], name: str, args: argparse.Namespace, view: View) -> str:
+def _text(results: list[Result], name: str, args: argparse.Namespace) -> str:
     """The results in the form of --format."""
     from idmetric.evaluate.protocols.common import tables
 
     if args.format == "table":
         width = shutil.get_terminal_size((0, 0)).columns  # 0: not a terminal
-        elsewhere = "--show chooses columns" if args.out is None else os.fspath(args.out / f"{name}.md")
-        text = tables.table(results, view, width, elsewhere)
+        elsewhere = "--out DIR keeps them" if args.out is None else os.fspath(args.out / f"{name}.md")
+        text = tables.table(results, width, elsewhere)
     else:
-        text = tables.FORMATS[args.format](results, view)
+        text = tables.FORMATS[args.format](results)
     if args.explain and args.format in ("table", "markdown"):
-        text += "\n".join(["", *tables.explained(results, view), ""])
+        text += "\n".join(["", *tables.explained(results), ""])
     return text
 
 
-def _write_files(evaluation: Evaluation, args: argparse.Namespace, view: View) -> list[Path]:
+def _write_files(evaluation: Evaluation, args: argparse.Namespace) -> list[Path]:
     """Write the files of --out, --plots and --html; returns them."""
     from idmetric.evaluate.protocols.common.tables import write
 
     written: list[Path] = []
     if args.out is not None:
-        written += write(evaluation.results, args.out, evaluation.protocol, view)
+        written += write(evaluation.results, args.out, evaluation.protocol)
     if args.plots:
         from idmetric.evaluate.report.plots import draw
 

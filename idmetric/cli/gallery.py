@@ -62,10 +62,6 @@ _PACKAGES = {
     "report": {"scipy": "SciPy", "jinja2": "jinja2"},
 }
 _SOURCES = "folders, images or manifests"
-_RATE = (
-    "false-accept rate of the calibration's threshold, the share of pairs of two identities within it (default: "
-    f"{options.SEARCH_RATE:g}; lower than for one pair, because an image is compared with many)"
-)
 
 
 # Options
@@ -123,9 +119,8 @@ def _add_query(parser: Parser) -> None:
         type=distance,
         metavar="D",
         help="answer with each hit's identity, or 'unknown' above this distance; 'calibrated': that of the calibration "
-        "at --rate",
+        "at 1 %% of pairs, lower than for one pair because an image is compared with many",
     )
-    add_shared(parser, "--rate", help=_RATE)
 
 
 def distance(text: str) -> float | str:
@@ -167,9 +162,8 @@ def _add_identities(parser: Parser) -> None:
         "--threshold",
         type=float,
         metavar="D",
-        help="largest distance within an identity (default: from the calibration)",
+        help="largest distance within an identity (default: that of the calibration at 1 %% of pairs)",
     )
-    add_shared(parser, "--rate", help=_RATE)
     add("--linkage", choices=("average", "complete", "single"), default="average", help="default: %(default)s")
     add("--calibration", metavar="FILE", help="default: the one saved with the model")
 
@@ -232,7 +226,6 @@ _DEFAULTS: dict[str, Any] = {
     "patches": False,
     "mask_dir": None,
     "model": None,
-    "rate": None,
     "threshold": None,
     "ray": False,
 }
@@ -291,12 +284,6 @@ def _check(args: Namespace) -> None:
     for path in [*args.sources, *args.images]:
         if not exists(path):
             raise CommandError(f"there is no {path!r}", WRONG_USAGE)
-    if args.rate is not None and args.command == "query" and args.unknown_above != "calibrated":
-        raise CommandError(
-            "--rate chooses the threshold of a calibration: give --unknown-above calibrated as well", WRONG_USAGE
-        )
-    if args.rate is not None and args.threshold is not None:
-        raise CommandError("--threshold and --rate both say what one identity is: leave one out", WRONG_USAGE)
     if args.model:
         check_model(args.model)
     if args.gallery and not args.sources and not stores_in(args.gallery, IMAGES):
@@ -440,7 +427,6 @@ def _query(args: Namespace, gallery: Gallery) -> None:
         exclude_same=args.exclude_same,
         probability=bool(args.calibration),
         unknown_above=unknown_above,
-        rate=args.rate or options.SEARCH_RATE,
         batch_size=args.batch_size,
     )
 
@@ -498,8 +484,7 @@ def _identities(args: Namespace, gallery: Gallery) -> Records:
     from idmetric.gallery.clusters import identities
 
     threshold = None if args.threshold is None else Limit(args.threshold, "option --threshold")
-    rate = args.rate or options.SEARCH_RATE
-    return identities(gallery, threshold=threshold, rate=rate, linkage=args.linkage)
+    return identities(gallery, threshold=threshold, linkage=args.linkage)
 
 
 def _threshold(rows: Records) -> str:

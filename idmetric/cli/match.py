@@ -125,7 +125,6 @@ def build_parser(prog: str = "idmetric match") -> Parser:
     add_shared(
         rules, "--calibration", help="for thresholds: a file of `idmetric eval calibrate` (default: the model's own)"
     )
-    add_shared(rules, "--rate")
     rules.add_argument(
         "--cast",
         metavar="FILE",
@@ -273,7 +272,6 @@ def _matched(args: Namespace, subjects: Mapping[str, str], request: MatchRequest
             "cut": Cut(margin=args.margin, square=args.square, outside=outside),
             "threshold": threshold,
             "calibration": args.calibration,
-            "rate": args.rate,
             "refine": args.refine,
             "on_error": args.on_error,
             "batch_size": args.batch_size,

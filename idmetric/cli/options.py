@@ -12,13 +12,10 @@ if TYPE_CHECKING:
     from idmetric.metric.images.kinds import MaskId
 
 # literals, as --help should not import torch; tests compare them with idmetric.metric.distance.matrix
-# and idmetric.metric.calibration.apply
 DISTANCES = ("cls", "patch", "joint", "patch_pooled", "joint_pooled", "patch_biased")
 DTYPES = ("float32", "float16", "bfloat16", "float64")
 FORMATS = ("table", "json", "jsonl", "csv")
 OUTSIDE = ("black", "white", "crop", "keep")
-PAIR_RATE = 0.05
-SEARCH_RATE = 0.01
 DEFAULT_MODEL = "dinov3_vitl16"
 MODELS = (
     "published model, 'tiny' (in the package, no download), score such as 'dino-i:dreambooth', 'timm:NAME', folder, "
@@ -34,17 +31,6 @@ def natural(text: str, least: int = 0) -> int:
 
 
 positive = partial(natural, least=1)
-
-
-def share(text: str) -> float:
-    """A number between 0 and 1, without both, as the type of an option."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 < value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a share between 0 and 1, such as 0.05")
-    return value
 
 
 def parse_mask_id(text: str) -> MaskId:
@@ -110,12 +96,6 @@ SHARED: dict[str, dict[str, Any]] = {
         "metavar": "FILE",
         "help": "add the probability of the same identity, from `idmetric eval calibrate`; 'stored': saved with the "
         "model",
-    },
-    "--rate": {
-        "type": share,
-        "metavar": "R",
-        "help": "false-accept rate of the calibration's threshold: the share of pairs of two identities within it "
-        f"(default: {PAIR_RATE:g})",
     },
     "--quiet": {"action": "store_true", "help": "no progress"},
 }

@@ -1,7 +1,7 @@
 """`idmetric score`: distances of images to a reference, sorted, from the shell.
 
 Exit status: 0 scored; 1 an error (on stderr; nothing on stdout, unless --output or --html failed in the end); 2 wrong
-usage; 3 a distance exceeds the threshold (--threshold, else the subject's or that of --calibration at --rate);
+usage; 3 a distance exceeds the threshold (--threshold, else the subject's or that of --calibration);
 4 files were skipped (--on-error skip) and none exceeds it. A --cache that cannot be written is a warning, and does not
 change the status.
 """
@@ -160,7 +160,7 @@ def _scores(args: Namespace, work: Cross | Pairs) -> tuple[Scores, Album | None]
         os.environ |= {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_VERBOSITY": "error"}
     metric = load(args.model, **load_options(args))
     calibration = calibration_of(metric, args.calibration, args.distance)
-    limit = limit_of(args.calibration, calibration, args.rate)
+    limit = limit_of(args.calibration, calibration)
     settings = replace(settings, calibration=calibration, calibrated=limit)
     album = None
     if args.html:

@@ -94,19 +94,12 @@ def _add_more(parser: Parser) -> None:
     running = parser.add_argument_group("model and speed")
     add_shared(running, "--dtype", "--batch-size", "--workers", "--cache")
 
-    probability = parser.add_argument_group("probability, and threshold by a false-accept rate")
+    probability = parser.add_argument_group("probability, and threshold by it")
     add_shared(
         probability,
         "--calibration",
-        help="add the probability of the same identity, and fail images beyond the threshold at --rate; from `idmetric "
-        "eval calibrate`, or 'stored': saved with the model",
-    )
-    add_shared(probability, "--rate")
-    probability.add_argument(
-        "--prior",
-        type=float,
-        metavar="P",
-        help="with --calibration: expected share of images with the same identity (default: as in its pairs)",
+        help="add the probability of the same identity, and fail images beyond the threshold at 5 %% of pairs; from "
+        "`idmetric eval calibrate`, or 'stored': saved with the model",
     )
 
     rest = parser.add_argument_group("other")

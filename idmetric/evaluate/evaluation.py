@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_h
 from idmetric.data.manifest.table import Manifest
 from idmetric.data.reading import read_data
 from idmetric.evaluate.protocols.common import tables
-from idmetric.evaluate.protocols.common.grids import View
 from idmetric.evaluate.protocols.common.models import open_model
 from idmetric.evaluate.protocols.common.protocol import Protocol, find, modules
 from idmetric.evaluate.protocols.common.result import Result, Value, as_csv, as_json, footnotes
@@ -82,10 +81,10 @@ class Evaluation:
         if ending == ".html":
             write_page(self.to_html(), path)
             return
-        forms = {".csv": self.to_csv, ".json": self.to_json, ".md": self._markdown, ".tex": self._latex}
+        forms = {".csv": "csv", ".json": "json", ".md": "markdown", ".tex": "latex"}
         if ending not in forms:
             raise ValueError(f"{os.fspath(path)!r} ends in none of {', '.join(forms)}, .html")
-        text = forms[ending]()
+        text = tables.FORMATS[forms[ending]](self.results)
         with replacing(Path(path)) as temporary:
             temporary.write_text(text, encoding="utf-8", newline="")
 
@@ -128,12 +127,6 @@ class Evaluation:
         ax.invert_yaxis()
         ax.set_xlabel(column)
         return ax
-
-    def _markdown(self) -> str:
-        return tables.markdown(self.results)
-
-    def _latex(self) -> str:
-        return tables.FORMATS["latex"](self.results, View())
 
     def _repr_html_(self) -> str:
         """The first rows and the first images, as a notebook shows them."""

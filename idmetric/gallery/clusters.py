@@ -19,7 +19,6 @@ from idmetric.data.nearest import Double, Ints, distances
 from idmetric.gallery.index import by_key, row_of
 from idmetric.gallery.linkage import Linkage, cluster, connected, members
 from idmetric.gallery.looks import Looks
-from idmetric.metric.calibration.apply import SEARCH_RATE
 from idmetric.metric.distance.ties import comparable
 from idmetric.metric.files.hints import need
 from idmetric.scoring.copies import THRESHOLD
@@ -245,16 +244,14 @@ def identities(
     gallery: Gallery,
     *,
     threshold: float | Limit | None = None,
-    rate: float = SEARCH_RATE,
     linkage: Linkage = "average",
 ) -> Records:
     """Group images that show the same identity, by `cls` distance.
 
     Args:
         gallery: up to date.
-        threshold: largest distance within an identity; default: by the model's calibration at a false-accept `rate`,
-            the share of pairs of two identities within the threshold. In a large set most pairs are of two identities:
-            choose a low rate.
+        threshold: largest distance within an identity; default: by the model's calibration, see
+            `Gallery.calibrated_limit`. In a large set most pairs are of two identities: choose a small one.
         linkage: see `cluster`.
 
     Returns:
@@ -266,7 +263,7 @@ def identities(
         ValueError, CalibrationError: without `threshold`, see `Gallery.calibrated_limit`.
         GalleryError: as `Gallery.query`. ImportError: without SciPy.
     """
-    limit = gallery.calibrated_limit(rate) if threshold is None else Limit.of(threshold)
+    limit = gallery.calibrated_limit() if threshold is None else Limit.of(threshold)
     table = gallery.table()
     items = by_key(gallery.current())
     labels = cluster(table.rows_of(items), limit.distance, linkage).tolist()

@@ -56,7 +56,6 @@ class Searchable(Contents):
         exclude_same: bool = False,
         probability: bool = False,
         unknown_above: float | Limit | Literal["calibrated"] | None = None,
-        rate: float = SEARCH_RATE,
         batch_size: int = 32,
     ) -> Records:
         """Find the k images nearest to each query, nearest first; equally near ones in the order of their names.
@@ -74,7 +73,7 @@ class Searchable(Contents):
             probability: add the probability of the same identity, by the model's calibration.
             unknown_above: add `answer`: the hit's identity, or "unknown" if its distance is above this, and `threshold`
                 and `threshold_source`, this distance and where it comes from. "calibrated": that of the model's
-                calibration at a false-accept `rate`, see `calibrated_limit`.
+                calibration, see `calibrated_limit`.
             batch_size: queries per pass.
 
         Returns:
@@ -84,7 +83,7 @@ class Searchable(Contents):
             GalleryError: if this model has no gallery here, or the gallery is empty or damaged, or all its images are
                 missing.
             ImageReadError: for a query that cannot be read. CalibrationError: for a calibration of another distance or
-                way of masking, or without a threshold at that rate.
+                way of masking, or without a threshold.
             ValueError: for arguments that do not fit, and for a probability or threshold without a calibration.
         """
         self._check_model()
@@ -93,7 +92,7 @@ class Searchable(Contents):
         calibration = self._calibration(distance) if probability else None
         limit = None
         if unknown_above == "calibrated":
-            limit = self.calibrated_limit(rate, distance)
+            limit = self.calibrated_limit(distance)
         elif unknown_above is not None:
             limit = Limit.of(unknown_above)
         table = self.table()
@@ -150,19 +149,17 @@ class Searchable(Contents):
         self._leave_out(faults)
         return Records(rows, tuple(columns))
 
-    def calibrated_limit(self, rate: float = SEARCH_RATE, distance: str = "cls") -> Limit:
-        """The threshold of a distance at a false-accept rate, by the calibration of the gallery's model.
+    def calibrated_limit(self, distance: str = "cls") -> Limit:
+        """The threshold of a distance at 1 % of pairs of two identities, by the calibration of the gallery's model.
 
-        Args:
-            rate: share of pairs of two identities that it accepts. A search compares with many images, so that it is
-                lower than for one pair, see `SEARCH_RATE`.
+        A search compares with many images, so that it is lower than for one pair, see `SEARCH_RATE`.
 
         Raises:
             ValueError: without a calibration. CalibrationError: for a calibration of another distance or way of
-                masking, or without a threshold at that rate.
+                masking, or without a threshold at 1 % or less.
         """
         calibration = self._calibration(distance)
-        limit = limit_at(calibration, rate, self.metric.calibration_source or STORED)
+        limit = limit_at(calibration, SEARCH_RATE, self.metric.calibration_source or STORED)
         calibration.warn()
         return limit
 

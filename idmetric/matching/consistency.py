@@ -207,7 +207,6 @@ def consistency(
     cut: Cut | None = None,
     threshold: float | Limit | None = None,
     calibration: PathLike | Calibration | None = None,
-    rate: float | None = None,
     refine: bool = True,
     on_error: Literal["fail", "skip"] = "fail",
     batch_size: int = 32,
@@ -224,7 +223,7 @@ def consistency(
         regions_of: as in `idmetric.match`.
         threshold: the largest distance of one subject: what follows on a cut is another subject beyond it. Default:
             the calibration's, else 0.35.
-        calibration, rate: as in `idmetric.match`.
+        calibration: as in `idmetric.match`.
         refine: decode all frames between two frames in use where the subject changes, for the exact time.
 
     Raises:
@@ -236,7 +235,7 @@ def consistency(
         request.refuse_others(frames, regions, regions_of)
     else:
         request = MatchRequest.of(images, frames=frames, regions=regions, regions_of=regions_of, on_error=on_error)
-    limit = _limit(metric, threshold, calibration, rate)
+    limit = _limit(metric, threshold, calibration)
     encoder = ModelEncoder(metric, "cls")
     plan = Plan((), (encoder,), (), cut or Cut(), batch_size, on_error=on_error)
 
@@ -260,16 +259,14 @@ def consistency(
     )
 
 
-def _limit(
-    metric: Embedder, threshold: float | Limit | None, calibration: PathLike | Calibration | None, rate: float | None
-) -> Limit:
+def _limit(metric: Embedder, threshold: float | Limit | None, calibration: PathLike | Calibration | None) -> Limit:
     """The largest distance of one subject."""
     if threshold is not None:
         given_limit = Limit.of(threshold)
         if not 0 <= given_limit.distance < math.inf:
             raise RequestError(f"the threshold must be a distance of at least 0, got {given_limit.distance}")
         return given_limit
-    limit = calibrated_limit(metric, "cls", calibration, rate)
+    limit = calibrated_limit(metric, "cls", calibration)
     if limit is None:
         return Limit(OTHER_SUBJECT, "default without a calibration")
     return limit

@@ -184,7 +184,6 @@ def match(
     encoders: Encoders | None = None,
     threshold: Thresholds = None,
     calibration: PathLike | Calibration | None = None,
-    rate: float | None = None,
     cast: Cast | PathLike | None = None,
     refine: bool = True,
     on_error: Literal["fail", "skip"] = "fail",
@@ -219,9 +218,9 @@ def match(
             list of RGB images to vectors (N, D).
         threshold: the largest distance that counts as a subject, of all or by name; a `Limit` names its source.
             Default: the subject's own or the calibration's, see `limit_of_subject`.
-        calibration: as in `idmetric.score`; default the model's stored one, if it is of this distance.
-        rate: the share of pairs of two identities that are within its threshold; default `PAIR_RATE`, 5 %. If the
-            calibration does not list it, the nearest lower one is taken.
+        calibration: as in `idmetric.score`; default the model's stored one, if it is of this distance. 5 % of its
+            pairs of two identities are within its threshold; if it does not list that one, the nearest lower one is
+            taken.
         cast: the subjects that should be in each image, see `matching.casts`; default all, or the `subjects` in the
             file of regions. A subject outside the cast is not missing.
         refine: decode all frames between two frames in use that differ in states, for the exact times of
@@ -267,7 +266,6 @@ def match(
         aggregate,
         threshold=threshold,
         calibration=calibration,
-        rate=rate,
     )
     plan = Plan(roster, subject_encoders, tuple(limits), cut or Cut(), batch_size, aggregate, missing, on_error)
     intervals_of = differing if refine else None

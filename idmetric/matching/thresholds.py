@@ -28,7 +28,6 @@ def limits_of(
     *,
     threshold: Thresholds,
     calibration: PathLike | Calibration | None,
-    rate: float | None,
 ) -> list[Limit | None]:
     """The limit of each subject: the one in `threshold`, else its own or the calibration's, see `limit_of_subject`.
 
@@ -36,7 +35,7 @@ def limits_of(
     them was given no limit, neither here nor when it was made.
 
     Args:
-        threshold, calibration, rate: as in `match`.
+        threshold, calibration: as in `match`.
 
     Raises:
         RequestError: for a given threshold below 0, or of an unknown subject, and as `calibrated_limit`.
@@ -47,9 +46,9 @@ def limits_of(
 
     @cache
     def by_pairs() -> Limit | None:
-        return calibrated_limit(metric, distance, calibration, rate)
+        return calibrated_limit(metric, distance, calibration)
 
-    if calibration is not None or rate is not None:
+    if calibration is not None:
         by_pairs()  # which refuses one that does not fit
 
     limits = []
@@ -64,10 +63,8 @@ def limits_of(
     return limits
 
 
-def calibrated_limit(
-    metric: Embedder, distance: str, calibration: PathLike | Calibration | None, rate: float | None
-) -> Limit | None:
-    """The limit by pairs of identities, at a false-accept rate of 5 % unless another one is given.
+def calibrated_limit(metric: Embedder, distance: str, calibration: PathLike | Calibration | None) -> Limit | None:
+    """The limit by pairs of identities, at a false-accept rate of 5 %.
 
     Args:
         calibration: default the one that is stored with the model.
@@ -76,21 +73,15 @@ def calibrated_limit(
         None without a calibration, and if the stored one has no threshold at 5 % or below.
 
     Raises:
-        RequestError: for a rate without a calibration.
-        CalibrationError: for a given calibration of another model or distance, or without a threshold at the rate.
+        CalibrationError: for a given calibration of another model or distance, or without a threshold at 5 % or below.
     """
     if calibration is not None:
         chosen = calibration_of(metric, calibration, distance)
         if chosen is None or not chosen.thresholds:
             return None
-        return limit_at(chosen, PAIR_RATE if rate is None else rate, calibration)
+        return limit_at(chosen, PAIR_RATE, calibration)
     stored = _stored(metric, distance)
-    if rate is not None and stored is None:
-        raise RequestError(
-            f"rate chooses a threshold of a calibration, and {metric.weights.short_name} has none for the distance "
-            f"{distance!r}: give calibration= as well"
-        )
-    return limit_of(metric.calibration_source or STORED, stored, rate)
+    return limit_of(metric.calibration_source or STORED, stored)
 
 
 def _given(threshold: Thresholds, names: Sequence[str]) -> dict[str, Limit]:

@@ -47,29 +47,21 @@ def threshold_source(calibration: PathLike | Calibration, threshold: Threshold) 
     return f"{name}, {threshold}"
 
 
-def limit_of(
-    calibration: PathLike | Calibration | None, chosen: Calibration | None, rate: float | None
-) -> Limit | None:
-    """The threshold of a calibration at a false-accept rate, for decisions about one image and one subject.
+def limit_of(calibration: PathLike | Calibration | None, chosen: Calibration | None) -> Limit | None:
+    """The threshold of a calibration at 5 % of pairs, for decisions about one image and one subject.
 
     Args:
         calibration: as the request names it. chosen: what `calibration_of` read.
-        rate: default 5 %.
 
     Returns:
-        None without a calibration, and without a rate if the calibration lists none of 5 % or less.
-
-    Raises:
-        CalibrationError: if the calibration lists no threshold at this rate or a lower one.
+        None without a calibration, and if it lists no threshold at 5 % or less, which probabilities do not need.
     """
     if calibration is None or chosen is None:
         return None
     try:
-        return limit_at(chosen, PAIR_RATE if rate is None else rate, calibration)
+        return limit_at(chosen, PAIR_RATE, calibration)
     except CalibrationError:
-        if rate is None:  # probabilities need no threshold
-            return None
-        raise
+        return None
 
 
 def limit_at(chosen: Calibration, rate: float, calibration: PathLike | Calibration) -> Limit:

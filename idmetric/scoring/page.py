@@ -11,9 +11,7 @@ import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from idmetric.metric.calibration.apply import CalibrationError
 from idmetric.pages.chart import Scale, percent
 from idmetric.pages.render import render, short
 from idmetric.scoring.album import Album, FileAlbum
@@ -75,7 +73,6 @@ def score_page(scores: ShownScores, album: Album | FileAlbum, *, messages: Seque
                 "bar": percent(entry.row["distance"], axis.low, axis.high),
                 "itself": itself,  # no copy
                 "copied": bool(entry.row.get("copy")) and not itself,
-                "closer": _closer(entry.row, real),
             }
         )
 
@@ -117,41 +114,22 @@ def _offers(scores: ShownScores) -> list[Offer]:
     if scores.baseline is not None and scores.threshold_source != OWN_PHOTOS:  # which is the same distance
         is_firm = len(scores.baseline.distances) >= ENOUGH
         offers.append(Offer("farthest real photo", scores.baseline.max, is_firm))
-    if calibration is not None:
-        for threshold in calibration.thresholds:
-            rate = float(threshold["false_accept_rate"])
-            if limit is None or rate != limit.rate:
-                label = f"calibration, {100 * rate:g} % of pairs"
-                offers.append(Offer(label, float(threshold["distance"]), rests_on_photos))
     return offers
 
 
 def _rate_note(scores: ShownScores) -> str:
     """How much more often than a calibration's rates say the nearest of several references is accepted."""
-    if scores.calibration is None or scores.baseline is None or scores.baseline.aggregate != "best":
+    if scores.baseline is None or scores.baseline.aggregate != "best":
         return ""
-    try:
-        rate = scores.calibration.threshold_at().rate
-    except CalibrationError:  # it lists higher rates alone
+    if scores.limit is None or scores.limit.rate is None:
         return ""
-    if scores.limit is not None and scores.limit.rate is not None:
-        rate = scores.limit.rate
+    rate = scores.limit.rate
     count = len(scores.baseline.distances)
     accepted = 1 - (1 - rate) ** count
     return (
         f"Rates of a calibration are of single pairs. The nearest of {count} references is accepted more often: at "
         f"{100 * rate:g} % of pairs, up to {100 * accepted:.2g} % of other subjects if the references were independent."
     )
-
-
-def _closer(row: Mapping[str, Any], real: Mapping[str, float]) -> str | None:
-    """Return how many real photos are closer to the others than an image is; a percentage only of enough photos."""
-    if "real_percentile" not in row:
-        return None
-    if len(real) >= ENOUGH:
-        return f"{row['real_percentile']:.0f} % of real photos"
-    closer = sum(distance < row["distance"] for distance in real.values())
-    return f"{closer} of {len(real)} real photos"
 
 
 # The strip of distances

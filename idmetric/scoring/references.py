@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from idmetric.metric.distance.ties import comparable, numbers
+from idmetric.metric.distance.ties import numbers
 from idmetric.metric.errors import RequestError
 from idmetric.metric.images.small import SIZE
 from idmetric.scoring.copies import THRESHOLD, compare_pairs
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # beyond the farthest in 1 of n + 1 cases, 5 % here and 25 % with three (Vovk et al. 2005, conformal prediction)
 ENOUGH = 19
 
-FEWEST = 5  # references, below which `percentile` says little: of two, nearly every image is farther than both
+FEWEST = 5  # references, below which the farthest says little: many genuine photos would lie beyond it
 
 _REMEMBERED = 64  # subjects with a known answer of `originals`, at 27 KB for each photo
 
@@ -96,16 +96,6 @@ def leave_one_out(distances: ArrayLike, aggregate: Aggregate = "best") -> Array:
     if aggregate == "best":
         return np.asarray(to_others.min(1))
     return np.asarray(to_others.mean(1))
-
-
-def percentile(value: float, genuine: ArrayLike) -> float:
-    """Percentage of genuine distances below a value; equal ones count half.
-
-    0 = nearer than every genuine photo, 100 = farther than every one.
-    """
-    g = comparable(numbers("genuine", genuine))
-    v = comparable(value)
-    return float(100 * ((g < v).mean() + (g == v).mean() / 2))
 
 
 def own_limit(subject: Subject, distance: str, aggregate: Aggregate = "best") -> Limit | None:

@@ -30,7 +30,7 @@ from idmetric.scoring.files import Cross
 from idmetric.scoring.limits import Limit, limit_of_subject
 from idmetric.scoring.pairs import Pair, Pairs
 from idmetric.scoring.records import Record
-from idmetric.scoring.references import FEWEST, leave_one_out, originals, own_limit, percentile
+from idmetric.scoring.references import leave_one_out, originals, own_limit
 from idmetric.scoring.scores import Baseline, File, NamedValue, Progress, ScoreSettings
 
 if TYPE_CHECKING:
@@ -162,13 +162,8 @@ class RowMaker:
 
     def _cross_row(self, path: str, distances: list[float], references: list[str], nearest: int) -> Record:
         if self.settings.aggregate == "best":
-            row = self._row(references[nearest], path, [distances[nearest]])
-        else:
-            row = self._row(";".join(references), path, distances)
-        if self.baseline is not None and len(self.baseline.distances) >= FEWEST:
-            real_distances = list(self.baseline.distances.values())
-            row["real_percentile"] = percentile(row["distance"], real_distances)
-        return row
+            return self._row(references[nearest], path, [distances[nearest]])
+        return self._row(";".join(references), path, distances)
 
     def _usable(self, images: Images, count: int) -> Iterator[tuple[File, Pictured]]:
         """Yield the images that can be used among the next ones."""
@@ -221,7 +216,7 @@ class RowMaker:
         row = {"rank": 0, "distance": mean, "image": image, "reference": reference, **self._signature}
         calibration = self.settings.calibration
         if calibration is not None:
-            row["probability"] = float(calibration.probability(distances, self.settings.prior).mean())
+            row["probability"] = float(calibration.probability(distances).mean())
             row["probability_basis"] = calibration.basis
         return row
 

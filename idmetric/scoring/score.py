@@ -46,8 +46,6 @@ def score(
     on_error: Literal["fail", "skip"] = "fail",
     cache: PathLike | None = None,
     calibration: PathLike | Calibration | None = None,
-    rate: float | None = None,
-    prior: float | None = None,
     copies: bool = True,
     threshold: float | None = None,
     batch_size: int = 32,
@@ -69,9 +67,8 @@ def score(
         cache: a folder that keeps embeddings by the content of image files; a stopped run resumes from it. Images in
             memory are not kept there.
         calibration: adds `probability` to the rows, and a threshold; a file, a `Calibration`, or "stored" for the one
-            saved with the model. rate: the false-accept rate of this threshold, the share of pairs of two identities
-            that it accepts; default 5 %, and of the rates that the calibration lists, the nearest at or below it.
-        prior: the share of images with the same identity, in (0, 1); default: of the calibration.
+            saved with the model. The threshold is that at 5 % of its pairs of two identities; if the calibration does
+            not list it, the nearest lower one.
         copies: look for images that repeat a reference's pixels, mark them, and give a `CopyWarning`; also give one for
             references that repeat each other, which count once among the real photos, and a `GrayWarning` for gray
             images against references in color.
@@ -96,9 +93,7 @@ def score(
         on_error=on_error,
         cache=cache,
         calibration=chosen,
-        rate=rate,
-        calibrated=limit_of(calibration, chosen, rate),
-        prior=prior,
+        calibrated=limit_of(calibration, chosen),
         copies=copies,
         threshold=threshold,
         batch_size=batch_size,
@@ -138,7 +133,7 @@ def score_pairs(
         raise TypeError("score_pairs takes no aggregate: each pair has its own row")
     _check_opened(metric)
     chosen = calibration_of(metric, calibration, settings.get("distance", "cls"))
-    limit = limit_of(calibration, chosen, settings.get("rate"))
+    limit = limit_of(calibration, chosen)
     options = ScoreSettings(calibration=chosen, calibrated=limit, **settings)
     work = read_pairs(Path(pairs), options.on_error) if isinstance(pairs, str | os.PathLike) else pairs_of(pairs)
     check_files(work, options.on_error)

@@ -37,7 +37,6 @@ COLUMNS = (
     "idmetric",
     "probability",
     "probability_basis",
-    "real_percentile",
     "real_mean",
     "real_max",
     "copy",
@@ -51,7 +50,7 @@ class ScoreSettings:
     """The settings of `idmetric.score`, which explains them.
 
     Attributes:
-        calibrated: the threshold of the calibration at the rate, see `calibrations.limit_of`.
+        calibrated: the threshold of the calibration, see `calibrations.limit_of`.
     """
 
     distance: str = "cls"
@@ -62,9 +61,7 @@ class ScoreSettings:
     on_error: Literal["fail", "skip"] = "fail"
     cache: PathLike | None = None
     calibration: Calibration | None = None
-    rate: float | None = None
     calibrated: Limit | None = None
-    prior: float | None = None
     copies: bool = True
     threshold: float | Limit | None = None
     batch_size: int = 32
@@ -75,16 +72,8 @@ class ScoreSettings:
             raise RequestError(f"unknown aggregate {self.aggregate!r}: choose best, mean")
         if self.on_error not in ("fail", "skip"):
             raise RequestError(f"unknown on_error {self.on_error!r}: choose fail, skip")
-        if self.prior is not None and (self.calibration is None or not 0 < self.prior < 1):
-            raise RequestError("prior lies between 0 and 1, and needs a calibration")
         if self.threshold is not None and math.isnan(Limit.of(self.threshold).distance):
             raise RequestError("threshold must be a number")
-        if self.rate is not None and self.calibration is None:
-            raise RequestError(
-                "rate chooses the threshold of a calibration: give one as well ('stored' is the model's own)"
-            )
-        if self.rate is not None and self.threshold is not None:
-            raise RequestError("threshold and rate both say which images pass: leave one out")
 
 
 @dataclass(frozen=True)
@@ -335,8 +324,6 @@ def _columns(scores: Scores) -> list[str]:
         cells = {"rank": f"{row['rank']:>4}", "distance": f"{four(row['distance']):>8}"}
         if "probability" in row:
             cells["P(same)"] = f"{four(row['probability']):>7}"
-        if "real_percentile" in row:
-            cells["percentile"] = f"{row['real_percentile']:10.0f}"
         cells["image"] = row["image"]
         if has_several:
             cells["reference"] = row["reference"]
@@ -363,14 +350,12 @@ def _notes(scores: Scores) -> list[str]:
     elif needs_two:
         lines.append(needs_two)
     if baseline is not None:
-        has_percentiles = any("real_percentile" in row for row in scores.rows)
-        note = "; percentile = real ones that are nearer, in percent" if has_percentiles else ""
         count = f"{len(baseline.distances)} references"
         if baseline.repeated:
             count += f" ({len(baseline.repeated)} more repeat one of them)"
         lines.append(
             f"real to real, leave-one-out ({baseline.aggregate}) over {count}: mean {four(baseline.mean)}, max "
-            f"{four(baseline.max)}{note}"
+            f"{four(baseline.max)}"
         )
     if scores.left_out:
         left_out = ", ".join(first_few(scores.left_out, 5))

@@ -160,8 +160,8 @@ def test_copies_of_any_reference_lose_the_penalty(tiny: IDSim) -> None:
 def test_a_calibration_makes_probabilities(tiny: IDSim) -> None:
     images = [MUGS[1], BOX]
     assert tiny.calibration is not None
-    expected = tiny.calibration.probability(tiny(MUGS[0], images), prior=0.2).tolist()
-    assert reward(tiny, calibration="stored", prior=0.2)(images, MUGS[0]) == pytest.approx(expected, abs=1e-6)
+    expected = tiny.calibration.probability(tiny(MUGS[0], images)).tolist()
+    assert reward(tiny, calibration="stored")(images, MUGS[0]) == pytest.approx(expected, abs=1e-6)
     with pytest.raises(CalibrationError, match="'cls', not 'patch'"):
         reward(tiny, calibration="stored", distance="patch")
 
@@ -242,8 +242,6 @@ def test_files_that_are_read_once_and_folders_are_taken(tiny: IDSim, tmp_path: P
     for k, path in enumerate([MUGS[0], BOX]):
         Image.open(path).save(tmp_path / f"{k}.png")
     assert reward(tiny)(MUGS[1:], str(tmp_path)) == pytest.approx(expected, abs=1e-5)  # all for each
-    with pytest.raises(ValueError, match="prior needs a calibration"):
-        reward(tiny, prior=0.5)
 
 
 def test_a_subject_stands_for_its_photos(tiny: IDSim, tmp_path: Path) -> None:

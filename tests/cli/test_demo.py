@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 import idmetric
 from idmetric.cli.main import main
 from idmetric.metric.calibration.apply import Calibration, Model
-from idmetric.metric.calibration.curves import Platt
+from idmetric.metric.calibration.curves import Isotonic
 from tests.test_structure import HEAVY, loaded_after
 
 ROOT = Path(__file__).parents[2]
@@ -77,13 +76,5 @@ def test_names_of_the_demo_load_no_torch() -> None:
     [(0.999, "same"), (0.901, "same"), (0.899, "unsure"), (0.5, "unsure"), (0.101, "unsure"), (0.099, "different")],
 )
 def test_an_answer_is_sure_from_nine_tenths_on(probability: float, answer: str) -> None:
-    calibration = Calibration(Platt(1.0, 0.0), Model("IDSim", "", "1", None, "8x8"), "cls", prior=0.5)
-    score = math.log(probability / (1 - probability))
-    assert calibration.answer(1 - score) == answer
-
-
-def test_an_answer_moves_with_the_prior() -> None:
-    calibration = Calibration(Platt(1.0, 0.0), Model("IDSim", "", "1", None, "8x8"), "cls", prior=0.5)
-    score = math.log(0.95 / 0.05)
-    assert calibration.answer(1 - score) == "same"
-    assert calibration.answer(1 - score, prior=0.1) == "unsure"  # odds of 19 times 1 / 9
+    calibration = Calibration(Isotonic((0.0, 1.0), (1e-9, 1 - 1e-9)), Model("IDSim", "", "1", None, "8x8"), "cls")
+    assert calibration.answer(1 - probability) == answer

@@ -14,6 +14,7 @@ from idmetric.cli import eval as cli
 from idmetric.data.manifest.table import read
 from idmetric.data.reading import read_data
 from tests.conftest import random_model
+from tests.evaluate.protocols.parts import Near
 from tests.runner import Runner
 
 QUICK = ["--device", "cpu", "--bootstrap", "30"]
@@ -102,7 +103,7 @@ def test_unreadable_images_are_all_named_or_left_out(
         (["folder", "--data", "nowhere", "--model", "hsv"], "nowhere: no such file or folder"),
         (["folder", "--data", "ALBUM", "--model", "no-such-model"], "unknown model 'no-such-model'"),
         (["folder", "--data", "ALBUM", "--model", "hsv", "--distance", "patch"], "models without patches: hsv"),
-        (["folder", "--data", "ALBUM", "--model", "x=hsv", "--model", "x=pixels"], "two models are called 'x'"),
+        (["folder", "--data", "ALBUM", "--model", "x=hsv", "--model", "x=lpips"], "two models are called 'x'"),
         (["folder", "--data", "ALBUM", "--model", "hsv", "--k", "0"], "k must be at least 1"),
         (["folder", "--data", "ALBUM", "--model", "hsv", "--subject", "crop"], "no row has a mask"),
         (["nearid", "--data", "ALBUM", "--model", "hsv"], "no distractors or part-edits"),
@@ -138,10 +139,13 @@ def test_every_protocol_has_a_page_with_its_command(name: str) -> None:
     assert any(f"\nidmetric eval {name} " in page.read_text(encoding="utf-8") for page in pages)
 
 
-def test_pairs_beyond_the_limit_are_an_error(album: Path, tmp_path: Path, run: Runner) -> None:
-    given = ["folder", "--data", album, "--model", "ssim", "--out", tmp_path / "out", *QUICK]
+def test_pairs_beyond_the_limit_are_an_error(
+    album: Path, tmp_path: Path, run: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("idmetric.evaluate.protocols.common.baselines.Lpips", Near)
+    given = ["folder", "--data", album, "--model", "lpips", "--out", tmp_path / "out", *QUICK]
     error = run.fails("--max-pairs", *given, "--max-pairs", "77")
-    assert re.search(r"ssim .* 78 pairs are more than --max-pairs .* allows, 77", error)
+    assert re.search(r"near .* 78 pairs are more than --max-pairs .* allows, 77", error)
     assert run(*given, "--max-pairs", "78") == 0  # 66 pairs of two images, and each with itself
 
 

@@ -16,7 +16,6 @@ from idmetric.cli import eval as eval_cli
 from idmetric.cli import options, score
 from idmetric.cli.command import codes
 from idmetric.cli.main import COMMANDS, main
-from idmetric.metric.calibration.apply import PAIR_RATE, SEARCH_RATE
 from idmetric.metric.distance.matrix import DISTANCES
 from idmetric.version import __version__
 
@@ -113,7 +112,6 @@ def test_literals_are_those_of_the_library() -> None:
     from idmetric.evaluate.protocols.common.tables import FORMATS
 
     assert options.DISTANCES == DISTANCES
-    assert (options.PAIR_RATE, options.SEARCH_RATE) == (PAIR_RATE, SEARCH_RATE)
     assert tuple(FORMATS) == eval_cli.FORMATS
 
 

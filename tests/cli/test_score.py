@@ -12,7 +12,7 @@ from PIL import Image
 from idmetric import IDSim, load
 from idmetric.cli.score import main
 from idmetric.metric.calibration.apply import Calibration
-from idmetric.metric.calibration.curves import Platt
+from idmetric.metric.calibration.curves import Isotonic
 from idmetric.metric.distance.matrix import DISTANCES
 from tests.runner import Runner
 
@@ -122,26 +122,6 @@ def test_several_references_show_how_far_real_photos_are(run: Runner, folder: Pa
         assert f"mean {found['baseline']['mean']:.4f}, max {found['baseline']['max']:.4f}" in text
 
 
-def test_a_percentile_of_real_photos_needs_five_of_them(run: Runner, folder: Path) -> None:
-    """Of two references, every image is farther than both: 100 for the subject and for a stranger alike."""
-    names = ["ref.png", "ref2.png", "gen/a.png", "gen/b.png", "gen/c.png"]
-    refs = [word for name in names for word in ("--ref", name)]
-    for count in (2, 4, 5):
-        options = (*refs[: 2 * count], "gen", "--include-refs")
-        found = json.loads(run.all(*options, "--format", "json")[1])
-        text = run.all(*options)[1]
-        apart = list(found["baseline"]["distances"].values())
-        assert len(apart) == count
-        for row in found["rows"]:
-            if count < 5:
-                assert "real_percentile" not in row
-                assert "percentile" not in text
-            else:
-                nearer = np.mean([(e < row["distance"]) + (e == row["distance"]) / 2 for e in apart])
-                assert row["real_percentile"] == pytest.approx(100 * nearer)
-                assert "percentile" in text.splitlines()[0]
-
-
 def test_copies_of_a_reference_are_warned_of(run: Runner, folder: Path) -> None:
     pixels = np.random.default_rng(5).integers(0, 256, (24, 30, 3), dtype=np.uint8)
     picture = Image.fromarray(pixels).resize((100, 80), Image.Resampling.BICUBIC)
@@ -171,15 +151,11 @@ def test_copies_of_a_reference_are_warned_of(run: Runner, folder: Path) -> None:
 
 def test_a_calibration_adds_probabilities(run: Runner, folder: Path) -> None:
     model = load(folder / "model", device="cpu")
-    made = Calibration(Platt(5.0, -2.0), model.calibrated_model(), "cls", 0.5, name="model")
+    made = Calibration(Isotonic((-3.0, 1.0), (0.01, 0.99)), model.calibrated_model(), "cls", name="model")
     made.write(folder / "c.json")
     found = json.loads(run.all("ref.png gen --calibration c.json --format json")[1])
     for row in found["rows"]:
         assert row["probability"] == pytest.approx(made.probability(row["distance"]).item())
-    rare = json.loads(run.all("ref.png gen --calibration c.json --prior 0.1 --format json")[1])
-    assert [r["probability"] for r in rare["rows"]] == pytest.approx(
-        [made.probability(r["distance"], 0.1).item() for r in found["rows"]]
-    )
     run.prints("P(same)", "ref.png gen --calibration c.json")
     assert {row["probability_basis"] for row in found["rows"]} == {made.basis}
     several = ("--ref", "ref.png", "--ref", "ref2.png", "gen/a.png", "--calibration", "c.json", "--format", "json")
@@ -199,7 +175,7 @@ def test_a_calibration_adds_probabilities(run: Runner, folder: Path) -> None:
 def listed_calibration(model: IDSim, near: float, far: float) -> Calibration:
     thresholds = [{"false_accept_rate": rate, "distance": distance} for rate, distance in ((0.01, near), (0.1, far))]
     return Calibration(
-        Platt(5.0, -2.0), model.calibrated_model(), "cls", 0.5, name="model", thresholds=tuple(thresholds)
+        Isotonic((-3.0, 1.0), (0.01, 0.99)), model.calibrated_model(), "cls", name="model", thresholds=tuple(thresholds)
     )
 
 
@@ -219,20 +195,9 @@ def test_a_calibration_fails_images_beyond_its_threshold_and_the_source_is_said(
     assert f"3 of 4 exceed the threshold {near:.6g} ({source})" in err
     assert f"share passing 0.2500 (1 of 4), threshold {near:.6g} ({source})" in run.all(asked)[1]
 
-    assert run.all(f"{asked} --rate 0.1")[::2] == (0, "")
-    run.prints("threshold 2 (c.json, 10 % of pairs)", f"{asked} --rate 0.1")
     given = json.loads(run.all(f"{asked} --threshold 2 --format json")[1])["summary"]
     assert (given["threshold"], given["threshold_source"]) == (2, "option --threshold")
     assert "threshold" not in json.loads(run.all("ref.png gen --format json")[1])["summary"]
-
-
-def test_a_rate_that_has_no_threshold_is_refused(run: Runner, folder: Path) -> None:
-    listed_calibration(load(folder / "model", device="cpu"), 0.1, 2.0).write(folder / "c.json")
-    run.says("rate chooses the threshold of a calibration", "ref.png gen --rate 0.1", status=2)
-    run.says("both say which images pass", "ref.png gen --calibration c.json --rate 0.1 --threshold 1", status=2)
-    run.says("0.005 or less, only at 0.01, 0.1", "ref.png gen --calibration c.json --rate 0.005")
-    for wrong in ("0", "1", "5", "low"):
-        run.says(f"{wrong!r} is not a share between 0 and 1", f"ref.png gen --rate {wrong}", status=2)
 
 
 def test_a_calibration_of_higher_rates_alone_adds_probabilities_and_fails_nothing(run: Runner, folder: Path) -> None:
@@ -267,7 +232,7 @@ def test_where_probability_and_real_photos_disagree_one_sentence_says_which_to_b
     assert "probability_note" not in json.loads(run.all(*asked[:-1], "--format", "json")[1])
 
     # the reverse: by this calibration no pair is the same
-    Calibration(Platt(0.1, -5.0), load("tiny").calibrated_model(), "cls", 0.5).write(tmp_path / "c.json")
+    Calibration(Isotonic((-3.0, 1.0), (0.01, 0.02)), load("tiny").calibrated_model(), "cls").write(tmp_path / "c.json")
     never = (*asked, str(tmp_path / "c.json"))
     assert "probability_note" not in json.loads(run.all(*never, "--format", "json")[1])
     nearer = "1 image is as near as real photos although P(same) is below 0.5"
@@ -276,10 +241,11 @@ def test_where_probability_and_real_photos_disagree_one_sentence_says_which_to_b
 
 def test_a_calibration_for_something_else_is_refused(run: Runner, folder: Path) -> None:
     model = load(folder / "model", device="cpu")
-    Calibration(Platt(5.0, -2.0), model.calibrated_model(), "cls", 0.5, name="model").write(folder / "c.json")
+    Calibration(Isotonic((-3.0, 1.0), (0.01, 0.99)), model.calibrated_model(), "cls", name="model").write(
+        folder / "c.json"
+    )
     run.says("whole images, not for subjects cut by masks", "ref.png gen/a.png --calibration c.json --mask-dir masks")
     assert run("ref.png gen/a.png --calibration stored") == 2
-    assert run("ref.png gen/a.png --prior 0.1") == 2
     assert "absent.json" in run.all("ref.png gen/a.png --calibration absent.json")[2]
 
 

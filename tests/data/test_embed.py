@@ -28,6 +28,7 @@ from idmetric.metric.images.read import read_image
 from idmetric.metric.models import preprocessing
 from idmetric.stream.item import Look
 from tests.conftest import random_model
+from tests.evaluate.protocols.parts import Near
 
 TINY_VIT = {"embed_dim": 32, "depth": 2, "num_heads": 2}
 
@@ -244,10 +245,8 @@ def test_scorers_give_the_metric_s_own_similarities(
 
 
 def test_baselines_stand_beside_models(pictures: Manifest) -> None:
-    pytest.importorskip("torchmetrics")
-    names = ("hsv", "pixels", "ssim")
     few = pictures.take([0, 1, 2, 3, 12])
-    bound = bind(few, {"vit": vit(), **{n: open_model(n, device="cpu") for n in names}}, EvalSettings())
+    bound = bind(few, {"vit": vit(), "hsv": open_model("hsv"), "near": Near()}, EvalSettings())
     for name, scorer in bound.models.items():
         matrix = scorer.matrix(range(5), range(5))
         np.testing.assert_allclose(matrix, matrix.T, atol=1e-9)
@@ -305,11 +304,10 @@ def test_distances_of_patches_refuse_models_without_any(pictures: Manifest) -> N
         EvalSettings(distance="cosine")
 
 
-@pytest.mark.parametrize("opened", [lambda: random_model("dinov3"), lambda: baselines.Ssim("cpu")])
+@pytest.mark.parametrize("opened", [lambda: random_model("dinov3"), Near])
 def test_unreadable_images_can_be_left_out_with_what_depends_on_them(
     pictures: Manifest, tmp_path: Path, opened: Callable[[], Any]
 ) -> None:
-    pytest.importorskip("torchmetrics")
     (tmp_path / "1-1.png").write_bytes(b"no image")
     child = pictures.replace(parent=[None] * 12 + [pictures[4].id], role=["real"] * 12 + ["context-edit"])
     with pytest.raises(ManifestError, match=r"1-1\.png"):

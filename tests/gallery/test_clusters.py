@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from idmetric.gallery.linkage import cluster
 from idmetric.gallery.look_files import sharpness
 from idmetric.gallery.prune import LOOKS
 from idmetric.metric.calibration.apply import Calibration
-from idmetric.metric.calibration.curves import Platt
+from idmetric.metric.calibration.curves import Isotonic
 from idmetric.scoring.limits import Limit
 from idmetric.scoring.records import Records
 from tests.runner import Runner
@@ -292,19 +293,16 @@ def test_identities_come_in_groups_around_a_center(gallery: Gallery) -> None:
 
 def test_the_threshold_is_that_of_the_calibration(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
     found = Calibration(
-        Platt(4.0, 0.0), gallery.metric.calibrated_model(files=False), "cls", prior=0.5,
+        Isotonic((-3.0, 1.0), (0.01, 0.99)), gallery.metric.calibrated_model(files=False), "cls",
         thresholds=({"false_accept_rate": 0.01, "distance": 0.017}, {"false_accept_rate": 0.1, "distance": 0.2}),
     )  # fmt: skip
     monkeypatch.setattr(gallery.metric, "_calibration", found)
-    limit = gallery.calibrated_limit(0.1)
-    assert (limit.distance, limit.source) == (0.2, "stored calibration, 10 % of pairs")
     one_percent = Limit(0.017, "stored calibration, 1 % of pairs")
     assert identities(gallery).rows == identities(gallery, threshold=one_percent).rows
-    next_below = Limit(0.017, "stored calibration, 1 % of pairs, the nearest below 5 %")
-    assert identities(gallery, rate=0.05).rows == identities(gallery, threshold=next_below).rows
     assert {row["threshold_source"] for row in identities(gallery, threshold=0.017)} == {"given"}
-    with pytest.raises(ValueError, match=r"0\.005 or less, only at 0\.01, 0\.1"):
-        identities(gallery, rate=0.005)
+    monkeypatch.setattr(gallery.metric, "_calibration", replace(found, thresholds=found.thresholds[1:]))
+    with pytest.raises(ValueError, match=r"0\.01 or less, only at 0\.1"):
+        identities(gallery)
     monkeypatch.setattr(gallery.metric, "_calibration", None)
     monkeypatch.setattr(gallery.metric.weights, "files", None)
     with pytest.raises(ValueError, match="has no calibration"):
@@ -412,12 +410,10 @@ def test_groups_are_printed_with_their_threshold_and_its_source(run: Runner, pho
     distances = {t["false_accept_rate"]: t["distance"] for t in load("tiny").calibration.thresholds}  # type: ignore[union-attr]
     asked = "cluster -g g --device cpu"
     run.prints(f"threshold {distances[0.01]:.4f} (stored calibration, 1 % of pairs)", asked)
-    run.prints(f"threshold {distances[0.001]:.4f} (stored calibration, 0.1 % of pairs", f"{asked} --rate .005")
     run.prints("threshold 0.0200 (option --threshold)", f"{asked} --threshold .02")
-    rows = json.loads(run.all(f"{asked} --rate 0.05 --format json")[1])
-    assert {row["threshold"] for row in rows} == {distances[0.05]}
-    assert {row["threshold_source"] for row in rows} == {"stored calibration, 5 % of pairs"}
-    run.fails("leave one out", f"{asked} --rate .05 --threshold .02", status=2)
+    rows = json.loads(run.all(f"{asked} --format json")[1])
+    assert {round(row["threshold"], 6) for row in rows} == {round(distances[0.01], 6)}
+    assert {row["threshold_source"] for row in rows} == {"stored calibration, 1 % of pairs"}
     run.prints("; near: within 0.02 (option --max-distance)", "dedupe -g g --device cpu --max-distance .02")
     assert "near" not in run.all("dedupe -g g --device cpu")[1].splitlines()[-1].replace("near-duplicates", "")
     rows = json.loads(run.all("dedupe -g g --device cpu --max-distance .02 --format json")[1])
@@ -469,30 +465,26 @@ def test_metadata_of_wildlife_names_animals_and_far_ones_are_unknown(
     assert answers(f"--unknown-above {far / 2}") == ["ATRW_7", "unknown"]
     assert answers(f"--unknown-above {2 * far}") == ["ATRW_7", other["identity"]]
     calibration = Calibration(
-        Platt(4.0, 0.0), tiny.calibrated_model(files=False), "cls", prior=0.5,
+        Isotonic((-3.0, 1.0), (0.01, 0.99)), tiny.calibrated_model(files=False), "cls",
         thresholds=({"false_accept_rate": 0.01, "distance": far / 2}, {"false_accept_rate": 0.1, "distance": 2 * far}),
     )  # fmt: skip
     calibration.write(tmp_path / "own.json")
-    own = "--unknown-above calibrated --calibration own.json --rate"
-    assert answers(f"{own} 0.01") == ["ATRW_7", "unknown"]
-    assert answers(f"{own} 0.1") == ["ATRW_7", other["identity"]]
+    assert answers("--unknown-above calibrated --calibration own.json") == ["ATRW_7", "unknown"]
     run.prints(
         "unknown above 0.5000 (option --unknown-above)", "query new/other.png -g g --device cpu --unknown-above .5"
     )
 
-    # the rate is 1 % by default, and the source of the threshold stands in table, JSON and Python
+    # the rate is 1 %, and the source of the threshold stands in table, JSON and Python
     asked = "--unknown-above calibrated --calibration own.json"
     source = "own.json, 1 % of pairs"
     run.prints(f"unknown above {far / 2:.4f} ({source})", f"query new/other.png -g g --device cpu {asked}")
     [first, _] = json.loads(run.all(f"{query} {asked}")[1])
     assert (first["threshold"], first["threshold_source"]) == (pytest.approx(far / 2), source)
     metric = load("tiny", device="cpu").calibrate_with(tmp_path / "own.json")
-    (hit,) = Gallery("g", metric).query("new/other.png", 1, unknown_above="calibrated", rate=0.05)
-    assert hit["threshold_source"] == f"{source}, the nearest below 5 %"
+    (hit,) = Gallery("g", metric).query("new/other.png", 1, unknown_above="calibrated")
+    assert hit["threshold_source"] == source
     (hit,) = Gallery("g", tiny).query("new/other.png", 1, unknown_above=0.5)
     assert (hit["threshold"], hit["threshold_source"]) == (0.5, "given")
-    for wrong in ("--rate .1", "--rate .1 --unknown-above .5"):
-        run.fails("give --unknown-above calibrated as well", f"query new/other.png -g g {wrong}", status=2)
 
     for limit in ("far", "nan", "inf", "-1"):  # NaN and infinity would name every image
         text = f"{limit!r} is neither a distance, such as 0.3, nor 'calibrated'"

@@ -24,7 +24,7 @@ from idmetric.gallery import (
 )
 from idmetric.gallery.clusters import identities, near_duplicates
 from idmetric.metric.calibration.apply import Calibration
-from idmetric.metric.calibration.curves import Platt
+from idmetric.metric.calibration.curves import Isotonic
 from idmetric.metric.files.output import OutputError
 from idmetric.metric.images.masks import MaskWarning
 from idmetric.stream.keys import content
@@ -217,7 +217,7 @@ def test_a_query_can_leave_itself_out_and_tell_a_probability(
 ) -> None:
     own = files(photos)[2]
     assert str(own) not in [h["image"] for h in gallery.query(own, k=9, exclude_same=True)]
-    found = Calibration(Platt(4.0, 0.0), metric.calibrated_model(files=False), "cls", prior=0.5)
+    found = Calibration(Isotonic((-3.0, 1.0), (0.01, 0.99)), metric.calibrated_model(files=False), "cls")
     monkeypatch.setattr(metric, "_calibration", found)
     hits = gallery.query(own, k=3, probability=True)
     expected = found.probability([h["distance"] for h in hits])

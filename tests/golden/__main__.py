@@ -38,7 +38,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "score-include": (SCORE, "--model tiny --ref images/mug_a.png --ref images/mug_b.png images/ --include-refs"),
     "score-threshold": (SCORE, "--model tiny images/mug_a.png images/ --threshold 0.2"),
     "score-masks": (SCORE, "--model tiny images/mug_a.png images/ --mask-dir masks/ --outside crop"),
-    "score-calibrated": (SCORE, "--model tiny images/mug_a.png images/ --calibration stored --prior 0.3 --format json"),
+    "score-calibrated": (SCORE, "--model tiny images/mug_a.png images/ --calibration stored --format json"),
     "score-html": (SCORE, "--model tiny images/mug_a.png images/ --html {o}/page.html"),
     "score-cache": (SCORE, "--model tiny images/mug_a.png images/ --cache {o}/kept --format csv"),
     "score-cache-again": (SCORE, "--model tiny images/mug_a.png images/ --cache score-cache/kept --format csv"),
@@ -69,7 +69,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "data-mine": ("idmetric", "data mine negatives data-folder/photos.parquet -o {o}/mined.csv --model tiny"),
     "eval-folder": (
         "idmetric",
-        "eval folder --data photos --model tiny --model hsv --model pixels --out {o}/results --bootstrap 200",
+        "eval folder --data photos --model tiny --model hsv --out {o}/results --bootstrap 200",
     ),
     "eval-folder-csv": (
         "idmetric",

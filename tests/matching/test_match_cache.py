@@ -12,13 +12,13 @@ import idmetric
 from idmetric import IDSim
 from idmetric.data.embed import embed
 from idmetric.data.manifest.table import read
-from idmetric.evaluate.protocols.common.models import open_model
 from idmetric.evaluate.protocols.common.pairwise import prepare
 from idmetric.gallery import Gallery
 from idmetric.stream.cache import Cache, tallied
 from idmetric.stream.item import Item, Look
 from idmetric.stream.shards import ShardError
 from idmetric.stream.stream import embedded
+from tests.evaluate.protocols.parts import Near
 
 REFERENCE = "examples/images/mug_a.png"
 SCENE = "examples/images/mug_b.png"
@@ -150,9 +150,9 @@ def test_equal_contents_are_embedded_once(repeated: list[str], tiny: IDSim, tmp_
 def test_metrics_of_pairs_prepare_equal_files_once(repeated: list[str], tmp_path: Path) -> None:
     lines = [f"{path},{Path(path).name[0]}\n" for path in repeated]
     (tmp_path / "m.csv").write_text("path,identity\n" + "".join(lines))
-    ssim = open_model("ssim")
+    metric = Near()
     for _ in range(3):
-        prepared, problems = prepare(read(tmp_path / "m.csv"), {"one": ssim, "two": ssim}, workers=4)
+        prepared, problems = prepare(read(tmp_path / "m.csv"), {"one": metric, "two": metric}, workers=4)
         assert problems == {}
         assert {name: len(pixels) for name, (pixels, _) in prepared.items()} == {"one": 6, "two": 6}
 

@@ -18,8 +18,8 @@ from idmetric.matching.consistency import consistency
 from idmetric.matching.encoders import FunctionEncoder, FunctionModel
 from idmetric.matching.matching import Plan, ReadOptions, measured
 from idmetric.matching.request import MatchRequest
-from idmetric.metric.calibration.apply import Calibration, CalibrationError
-from idmetric.metric.calibration.curves import Platt
+from idmetric.metric.calibration.apply import Calibration
+from idmetric.metric.calibration.curves import Isotonic
 from idmetric.metric.errors import RequestError
 from idmetric.metric.images.read import ImageReadError
 from idmetric.stream.subjects import embed_subject
@@ -418,7 +418,9 @@ def test_thresholds_of_another_encoder_are_its_own(metric):
     assert found.thresholds[1] == pytest.approx(distances.min(1).max(), abs=1e-6)
 
     threshold = {"false_accept_rate": 0.01, "distance": 0.31}
-    calibration = Calibration(Platt(9.0, -5.0), metric.calibrated_model(), "cls", prior=0.5, thresholds=(threshold,))
+    calibration = Calibration(
+        Isotonic((-3.0, 1.0), (0.01, 0.99)), metric.calibrated_model(), "cls", thresholds=(threshold,)
+    )
     few = {name: images[:2] for name, images in photos.items()}
     found = match(metric, few, picture, regions=boxes, encoders={"rex": mean_color}, calibration=calibration)
     assert found.thresholds[0] == pytest.approx(0.31)
@@ -428,13 +430,12 @@ def test_thresholds_of_another_encoder_are_its_own(metric):
 def test_the_default_false_accept_rate_is_5_percent(metric):
     picture, boxes = scene((ANN, REX))
     thresholds = tuple({"false_accept_rate": rate, "distance": 2 * rate} for rate in (0.1, 0.05, 0.001))
-    calibration = Calibration(Platt(9.0, -5.0), metric.calibrated_model(), "cls", prior=0.5, thresholds=thresholds)
+    calibration = Calibration(
+        Isotonic((-3.0, 1.0), (0.01, 0.99)), metric.calibrated_model(), "cls", thresholds=thresholds
+    )
     few = {"ann": references(ANN)[:2]}  # too few for a threshold of their own
-    for settings, distance in (({}, 0.1), ({"rate": 0.03}, 0.002), ({"rate": 0.2}, 0.2)):
-        found = match(metric, few, picture, regions=boxes, calibration=calibration, **settings)
-        assert found.thresholds == (distance,)
-    with pytest.raises(CalibrationError, match=r"only at 0\.001, 0\.05, 0\.1"):
-        match(metric, few, picture, regions=boxes, calibration=calibration, rate=0.0001)
+    found = match(metric, few, picture, regions=boxes, calibration=calibration)
+    assert found.thresholds == (0.1,)
 
 
 def of_saturated(images, as_list=True, nothing=None):

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,7 @@ import torch
 from idmetric import IDSim
 from idmetric.matching import Match, match
 from idmetric.metric.calibration.apply import Calibration, CalibrationError
-from idmetric.metric.calibration.curves import Platt
-from idmetric.metric.errors import RequestError
+from idmetric.metric.calibration.curves import Isotonic
 from idmetric.stream.subjects import embed_subject
 from tests.conftest import SMALL, random_model
 from tests.matching.scenes import ANN, REX, STRANGER, references, scene
@@ -60,7 +60,9 @@ def test_sources_in_order(metric: IDSim, tmp_path: Path) -> None:
     picture, boxes = scene((ANN, REX))
     photos = {"ann": references(ANN, 6), "rex": references(REX, 2)}
     thresholds = tuple({"false_accept_rate": rate, "distance": 2 * rate} for rate in (0.1, 0.01))
-    calibration = Calibration(Platt(9.0, -5.0), metric.calibrated_model(), "cls", prior=0.5, thresholds=thresholds)
+    calibration = Calibration(
+        Isotonic((-3.0, 1.0), (0.01, 0.99)), metric.calibrated_model(), "cls", thresholds=thresholds
+    )
     calibration.write(tmp_path / "mine.json")
 
     found = match(metric, photos, picture, regions=boxes, calibration=tmp_path / "mine.json")
@@ -68,11 +70,10 @@ def test_sources_in_order(metric: IDSim, tmp_path: Path) -> None:
     assert found.thresholds[1] == 0.02
     own_threshold = found.thresholds[0]
     assert 0.02 < own_threshold < 0.127092
-    found = match(metric, photos, picture, regions=boxes, calibration=tmp_path / "mine.json", rate=0.1)
-    assert found.threshold_sources[1] == "mine.json, 10 % of pairs"
-    found = match(metric, photos, picture, regions=boxes, rate=0.001)
+    far = replace(calibration, thresholds=({"false_accept_rate": 0.05, "distance": 0.127092},))
+    found = match(metric, photos, picture, regions=boxes, calibration=far)
     # the larger one of own photos and calibration, a given one whatever its size
-    assert found.threshold_sources == ("stored calibration, 0.1 % of pairs",) * 2
+    assert found.threshold_sources == ("given calibration, 5 % of pairs",) * 2
     assert found.thresholds == pytest.approx((0.127092, 0.127092))
     found = match(metric, photos, picture, regions=boxes, threshold={"ann": 0.3})
     assert found.threshold_sources == ("given", "stored calibration, 5 % of pairs")
@@ -98,14 +99,14 @@ def test_a_stored_calibration_without_a_rate_of_5_percent_gives_no_threshold_unl
 ) -> None:
     metric = IDSim("tiny")
     listed = ({"false_accept_rate": 0.1, "distance": 0.4},)
-    metric.calibrate_with(Calibration(Platt(9.0, -5.0), metric.calibrated_model(), "cls", 0.5, thresholds=listed))
+    metric.calibrate_with(
+        Calibration(Isotonic((-3.0, 1.0), (0.01, 0.99)), metric.calibrated_model(), "cls", thresholds=listed)
+    )
     picture, boxes = scene((ANN, REX))
     photos = {"ann": references(ANN, 2)}
     assert match(metric, photos, picture, regions=boxes).threshold_sources == ("",)
-    found = match(metric, photos, picture, regions=boxes, rate=0.1)
-    assert found.threshold_sources == ("given calibration, 10 % of pairs",)
     with pytest.raises(CalibrationError, match=r"only at 0\.1"):
-        match(metric, photos, picture, regions=boxes, rate=0.05)
+        match(metric, photos, picture, regions=boxes, calibration=metric.calibration)
 
     # a subject with a threshold needs no calibration, which may be on the Hub
     monkeypatch.setattr(IDSim, "calibration", property(lambda self: pytest.fail("the calibration was read")))
@@ -146,9 +147,3 @@ def test_numbers_are_of_the_subjects_with_a_threshold(metric: IDSim) -> None:
     assert (ann["coverage"], rex["coverage"], everyone["coverage"]) == (1.0, None, 1.0)
     assert everyone["worst"] == pytest.approx(found.nearest[0, 0])
     assert found.worst["subject"] == "ann"
-
-
-def test_a_rate_needs_a_calibration(metric: IDSim) -> None:
-    picture, boxes = scene((ANN,))
-    with pytest.raises(RequestError, match="calibration, and tiny has none"):
-        match(metric, {"ann": references(ANN, 2)}, picture, regions=boxes, distance="patch", rate=0.01)

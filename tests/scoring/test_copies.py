@@ -12,7 +12,7 @@ from PIL import Image
 
 from idmetric.metric.images.small import SIZE
 from idmetric.scoring.copies import THRESHOLD, Print, compare, compare_pairs, compare_prints, take_print
-from idmetric.scoring.references import distinct, leave_one_out, originals, percentile
+from idmetric.scoring.references import distinct, leave_one_out, originals
 
 
 def print_of(image: Image.Image) -> Print:
@@ -158,11 +158,3 @@ def test_leave_one_out_is_each_photo_against_the_others() -> None:
     for wrong in ([[0.0]], [[0, 1, 2], [1, 0, 2]], [[0, np.nan], [1, 0]]):
         with pytest.raises(ValueError, match="distances"):
             leave_one_out(wrong)
-
-
-def test_a_percentile_is_scipys() -> None:
-    from scipy.stats import percentileofscore
-
-    genuine = np.random.default_rng(0).random(20).round(1)
-    for value in (*genuine[:5], -1.0, 2.0, 0.55):
-        assert percentile(value, genuine) == pytest.approx(percentileofscore(genuine, value, kind="mean"))

@@ -19,7 +19,7 @@ import idmetric
 from idmetric import IDSim, ImageReadError, score, score_pairs
 from idmetric.cli.score import main
 from idmetric.metric.calibration.apply import Calibration
-from idmetric.metric.calibration.curves import Platt
+from idmetric.metric.calibration.curves import Isotonic
 from idmetric.metric.distance.matrix import distance_matrix
 from idmetric.metric.errors import RequestError
 from idmetric.scoring.copy_warnings import GrayWarning
@@ -209,12 +209,12 @@ def test_candidates_are_compared_in_blocks_with_scores_as_one_by_one(
 
 
 def test_a_calibration_adds_probabilities_and_leaves_the_model_alone(model: Any, tmp_path: Path) -> None:
-    made = Calibration(Platt(5.0, -2.0), model.calibrated_model(), "cls", 0.5, name="model")
+    made = Calibration(Isotonic((-3.0, 1.0), (0.01, 0.99)), model.calibrated_model(), "cls", name="model")
     made.write(tmp_path / "c.json")
     for calibration in (made, tmp_path / "c.json"):
-        found = score(model, "a.png", "gen", calibration=calibration, prior=0.1)
+        found = score(model, "a.png", "gen", calibration=calibration)
         for row in found:
-            assert row["probability"] == pytest.approx(made.probability(row["distance"], 0.1).item(), abs=1e-6)
+            assert row["probability"] == pytest.approx(made.probability(row["distance"]).item(), abs=1e-6)
     assert model.calibration is None
     with pytest.raises(RequestError, match="no calibration next to its weights"):
         score(model, "a.png", "gen", calibration="stored")
@@ -222,17 +222,17 @@ def test_a_calibration_adds_probabilities_and_leaves_the_model_alone(model: Any,
         score(model, "a.png", "gen", calibration=made, distance="patch")
 
 
-def test_a_calibration_gives_the_threshold_at_5_percent_or_at_the_rate(model: Any, tmp_path: Path) -> None:
+def test_a_calibration_gives_the_threshold_at_5_percent(model: Any, tmp_path: Path) -> None:
     thresholds = tuple({"false_accept_rate": rate, "distance": 10 * rate} for rate in (0.2, 0.05, 0.01))
-    made = Calibration(Platt(5.0, -2.0), model.calibrated_model(), "cls", 0.5, name="model", thresholds=thresholds)
+    made = Calibration(
+        Isotonic((-3.0, 1.0), (0.01, 0.99)), model.calibrated_model(), "cls", name="model", thresholds=thresholds
+    )
     made.write(tmp_path / "c.json")
     found = score(model, "a.png", "gen", calibration=tmp_path / "c.json")
     assert (found.threshold, found.threshold_source) == (0.5, "c.json, 5 % of pairs")
-    found = score(model, "a.png", "gen", calibration=made, rate=0.1)
-    assert (found.threshold, found.threshold_source) == (0.5, "given calibration, 5 % of pairs, the nearest below 10 %")
-    found = score_pairs(model, [("a.png", "gen/c.png")], calibration=made, rate=0.01)
-    assert found.summary["threshold_source"] == "given calibration, 1 % of pairs"
-    assert len(found.failing) == int(found.rows[0]["distance"] > 0.1)
+    found = score_pairs(model, [("a.png", "gen/c.png")], calibration=made)
+    assert found.summary["threshold_source"] == "given calibration, 5 % of pairs"
+    assert len(found.failing) == int(found.rows[0]["distance"] > 0.5)
     found = score(model, "a.png", "gen", calibration=made, threshold=0.3)
     assert (found.threshold, found.threshold_source) == (0.3, "given")
 
@@ -247,9 +247,7 @@ def test_a_calibration_gives_the_threshold_at_5_percent_or_at_the_rate(model: An
         ({"mask_dir": "nowhere"}, "no folder of masks 'nowhere'"),
         ({"aggregate": "median"}, "unknown aggregate 'median'"),
         ({"on_error": "stop"}, "unknown on_error 'stop'"),
-        ({"prior": 0.5}, "needs a calibration"),
         ({"threshold": float("nan")}, "threshold"),
-        ({"rate": 0.05}, "give one as well"),
         ({"batch_size": 0}, "batch_size"),
     ],
 )

@@ -2,7 +2,6 @@
 
     idmetric eval calibrate --data photos.parquet --model tiny --plots png --out results/
     idmetric score ref.jpg gen/*.png --model tiny --calibration results/tiny.calibration.json
-    idmetric eval calibrate --data photos.parquet --model tiny --check stored          measure the model's own
 
 No paper prints such values. docs/use/reading.md explains how to read the result.
 
@@ -10,8 +9,7 @@ No paper prints such values. docs/use/reading.md explains how to read the result
 
 Expected calibration error, log loss and Brier score are measured on pairs of identities that the curve was not fitted
 to; the curve in the file is fitted to all pairs. A family (an object and the images edited from it) counts as one
-identity, in folds and in intervals. Where the data have several datasets, each is also left out once: rows "NAME left
-out" measure a curve and thresholds made from the other datasets.
+identity, in folds and in intervals.
 """
 
 from __future__ import annotations
@@ -21,7 +19,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from idmetric.evaluate.protocols.common.columns import Array, Truths, texts
 from idmetric.evaluate.protocols.common.intervals import COSINE, POSITIVE, SHARE, Range, any_statistic, auc
@@ -31,12 +28,10 @@ from idmetric.evaluate.protocols.common.result import Result, Row, Value, number
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, bind
 from idmetric.evaluate.protocols.common.table_columns import Column
 from idmetric.evaluate.settings import Checked, option
-from idmetric.evaluate.statistics.calibration.fitting import METHODS, Method, fit, held_out
+from idmetric.evaluate.statistics.calibration.fitting import fit, held_out
 from idmetric.evaluate.statistics.calibration.quality import expected_calibration_error, reliability
 from idmetric.evaluate.statistics.calibration.thresholds import accepted, threshold_at_false_accept
-from idmetric.metric.calibration.apply import Calibration, CalibrationError, read
-from idmetric.metric.calibration.curves import from_log_odds
-from idmetric.metric.distance.ties import comparable
+from idmetric.metric.calibration.apply import Calibration
 from idmetric.metric.files.hints import need
 from idmetric.version import __version__
 
@@ -49,20 +44,9 @@ if TYPE_CHECKING:
 class CalibrateOptions(Checked):
     """Options of the protocol `calibrate`."""
 
-    method: Method = option(
-        "isotonic",
-        "curve to keep; the other one is measured too. isotonic (default) assumes no shape; platt, a logistic curve, "
-        "is better where identities are few",
-    )
     rates: tuple[float, ...] = option((0.1, 0.05, 0.01), "false-accept rates to find thresholds for", metavar="RATE")
     strangers: int = option(
         0, "further pairs of two identities, which only thresholds see: low rates such as 0.001 need thousands", least=0
-    )
-    check: str | None = option(
-        None,
-        "measure that calibration on the pairs instead of making one; 'stored': the one in each model's folder "
-        "(default: make one)",
-        metavar="FILE",
     )
 
     def __post_init__(self) -> None:
@@ -81,7 +65,6 @@ COLUMNS = {
 
 FOLDS = 5  # of cross-fitting
 OF_KIND = "false accept, "  # columns of the false-accept rate of one kind of pairs
-STORED = "stored"  # as --check: the calibration in the model's folder
 
 
 def run(
@@ -94,31 +77,21 @@ def run(
 
     Raises:
         ValueError: if a model's weights have no revision, or there are too few identities or pairs.
-        CalibrationError: if the calibration to check is absent, or for another model or distance.
     """
     embedders = check_models(models)
-    checked = {}
-    if options.check is not None:
-        checked = {name: _to_check(name, metric, options.check, settings) for name, metric in embedders.items()}
-
     labeled = usable(data)
     draw_pairs(labeled, seed=settings.seed)  # before anything is embedded
     bound = bind(labeled, models, settings)
     pairs = draw_pairs(bound.manifest, seed=settings.seed, strangers=options.strangers)
-    about = {**settings.as_dict(), "method": options.method, "pairs": pairs.counts()}
-    if options.check is not None:
-        about["check"] = options.check
+    about = {**settings.as_dict(), "pairs": pairs.counts()}
 
     results = []
     for scorer, result in bound.results("calibrate", about, _notes(pairs)):
         scores = scorer.pairs(pairs.a, pairs.b)
-        if result.model in checked:
-            _check(checked[result.model], scores, pairs, bound.manifest, settings, result)
-        else:
-            metric = embedders[result.model]
-            calibration = calibrate(metric, scores, pairs, bound.manifest, settings, options, result)
-            if settings.out is not None:
-                calibration.write(settings.out / f"{slug(result.model)}.calibration.json")
+        metric = embedders[result.model]
+        calibration = calibrate(metric, scores, pairs, bound.manifest, settings, options, result)
+        if settings.out is not None:
+            calibration.write(settings.out / f"{slug(result.model)}.calibration.json")
         results.append(result)
     return results
 
@@ -146,50 +119,8 @@ def _notes(pairs: LabeledPairs) -> list[str]:
     notes = [f"pairs: {counts}"]
     families = len(np.unique(pairs.family))
     if families < 50:
-        notes.append(f"{families} families of identities are few: intervals are wide, and --method platt needs fewer")
+        notes.append(f"{families} families of identities are few: intervals are wide")
     return notes
-
-
-# A calibration to check
-
-
-def _to_check(name: str, metric: Embedder, check: str, settings: EvalSettings) -> Calibration:
-    """The calibration of a file, or the model's own (`STORED`)."""
-    calibration = metric.calibration
-    if check != STORED:
-        calibration = read(check)
-    if calibration is None:
-        raise CalibrationError(f"{name} has no calibration in its folder: name a file, --check FILE")
-    calibration.check_model(metric.calibrated_model())
-    calibration.check_distance(settings.distance)
-    calibration.check_outside(settings.outside)
-    return calibration
-
-
-def _check(
-    calibration: Calibration,
-    scores: Array,
-    pairs: LabeledPairs,
-    data: Manifest,
-    settings: EvalSettings,
-    result: Result,
-) -> None:
-    """Add the quality of a calibration's probabilities, and the decisions of its thresholds."""
-    is_even = pairs.even()
-    even = pairs.take(is_even)
-    probability = calibration.probability(1 - scores[is_even])
-    quality = quality_row("as given", probability, even, settings)
-    quality |= auc(scores, pairs.same, pairs.family, settings)
-    result.rows.append(quality)
-    for threshold in calibration.thresholds:
-        rate, distance = float(threshold["false_accept_rate"]), float(threshold["distance"])
-        result.rows.append(decision_row(rate, distance, scores, pairs, settings))
-    result.notes.append(f"calibration: {calibration.data.get('about', 'of unknown data')}")
-    result.notes.append(calibration.basis)
-    _keep(result, data, even, scores[is_even], probability)
-
-
-# A new calibration
 
 
 def calibrate(
@@ -212,40 +143,34 @@ def calibrate(
     even_scores = scores[is_even]
 
     # quality on identities that the curve was not fitted to
+    probability = held_out(
+        even_scores,
+        even.same,
+        even.family,
+        limit=limit,
+        folds=FOLDS,
+        seed=settings.seed,
+    )
+    quality = quality_row(probability, even, settings)
+    quality |= auc(scores, pairs.same, pairs.family, settings)
     quality_facts: dict[str, Any] = {"folds": FOLDS}
-    for method in METHODS:
-        probability = held_out(
-            even_scores,
-            even.same,
-            even.family,
-            method,
-            limit=limit,
-            folds=FOLDS,
-            seed=settings.seed,
-        )
-        row = quality_row(method, probability, even, settings)
-        if method == options.method:
-            row |= auc(scores, pairs.same, pairs.family, settings)
-            for column, value in numbers_of(row).items():
-                quality_facts[column] = {"value": value.value, "low": value.low, "high": value.high}
-            _keep(result, data, even, even_scores, probability)
-        result.rows.append(row)
+    for column, value in numbers_of(quality).items():
+        quality_facts[column] = {"value": value.value, "low": value.low, "high": value.high}
+    _keep(result, data, even, even_scores, probability)
+    result.rows.append(quality)
     result.notes.append("probabilities of the pairs come from curves fitted without their identities")
 
-    # decisions by thresholds, and everything again with each dataset left out
+    # decisions by thresholds
     thresholds = []
     for rate in options.rates:
         row, threshold = _threshold(scores, pairs, rate, settings)
         result.rows.append(row)
         thresholds.append(threshold)
-    dataset = texts(data, "dataset", "unnamed")[pairs.a]
-    result.rows.extend(left_out_rows(scores, pairs, dataset, limit, settings, options))
 
     return Calibration(
-        curve=fit(even_scores, even.same, options.method, limit),
+        curve=fit(even_scores, even.same, limit),
         model=metric.calibrated_model(),
         distance=settings.distance,
-        prior=float(even.same.mean()),
         outside=settings.outside,
         name=result.model,
         thresholds=tuple(thresholds),
@@ -275,12 +200,7 @@ def _facts(data: Manifest, pairs: LabeledPairs, settings: EvalSettings) -> dict[
     }
 
 
-def quality_row(
-    method: str,
-    probability: Array,
-    pairs: LabeledPairs,
-    settings: EvalSettings,
-) -> Row:
+def quality_row(probability: Array, pairs: LabeledPairs, settings: EvalSettings) -> Row:
     """Calibration error, log loss and Brier score of probabilities (P,)."""
     from sklearn.metrics import brier_score_loss, log_loss
 
@@ -290,7 +210,7 @@ def quality_row(
     def brier_score_of(drawn: Array, same: Truths) -> float:
         return float(brier_score_loss(same, drawn, pos_label=True))
 
-    row: Row = {"what": f"probability, {method}"}
+    row: Row = {"what": "probability, isotonic"}
     columns = (probability, pairs.same)
     measures: dict[str, tuple[Callable[..., float], Range]] = {
         "ECE": (expected_calibration_error, SHARE),
@@ -338,31 +258,6 @@ def _threshold(
     return row | false_accepts, entry
 
 
-def decision_row(
-    rate: float,
-    distance: float,
-    scores: Array,
-    pairs: LabeledPairs,
-    settings: EvalSettings,
-    label: str = "",
-) -> Row:
-    """The pairs that a threshold for a false-accept rate accepts, among pairs that it was not chosen on."""
-    threshold = 1 - distance
-    is_accepted = (comparable(scores) >= comparable(threshold)).astype(np.float64)
-    row: Row = {"what": f"threshold for {rate:g} false accepts{label}"}
-    row["distance"] = Value(distance, None, None, len(scores))
-    for name, is_kind in (("true accept", pairs.same), ("false accept", ~pairs.same)):
-        count = int(is_kind.sum())
-        columns = is_accepted, is_kind
-        row[name] = any_statistic(_share, columns, pairs.family, settings, count=count, limits=SHARE)
-    return row | _false_accepts(threshold, scores, pairs)
-
-
-def _share(is_accepted: Array, is_kind: Truths) -> float:
-    """The share of the pairs of a kind that are accepted; NaN in a sample without such pairs."""
-    return float(is_accepted[is_kind].mean()) if is_kind.any() else np.nan
-
-
 def _false_accepts(threshold: float, scores: Array, pairs: LabeledPairs) -> dict[str, Value]:
     """The false-accept rate of each kind of pairs of two identities, as columns of a row."""
     shares = {}
@@ -371,40 +266,6 @@ def _false_accepts(threshold: float, scores: Array, pairs: LabeledPairs) -> dict
             share = accepted(scores[pairs.kind == kind], threshold)
             shares[f"{OF_KIND}{kind}"] = Value(share, None, None, count)
     return shares
-
-
-def left_out_rows(
-    scores: Array,
-    pairs: LabeledPairs,
-    dataset: NDArray[Any],
-    limit: float,
-    settings: EvalSettings,
-    options: CalibrateOptions,
-) -> list[Row]:
-    """Each dataset's pairs, by a curve and thresholds made from those of the other datasets; none for one dataset.
-
-    Args:
-        dataset: of each pair (P,). limit: see `fitting.fit`.
-    """
-    is_even = pairs.even()
-    rows = []
-    for name in np.unique(dataset):
-        is_left_out = dataset == name
-        is_fitted = ~is_left_out & is_even
-        is_measured = is_left_out & is_even
-        fitted_same = pairs.same[is_fitted]
-        if len(set(pairs.same[is_measured])) < 2 or len(set(fitted_same)) < 2:
-            continue  # an error or a threshold needs pairs of both kinds
-        curve = fit(scores[is_fitted], fitted_same, options.method, limit)
-        probability = from_log_odds(curve.log_odds(scores[is_measured]))
-        label = f", {name} left out"
-        rows.append(quality_row(f"{options.method}{label}", probability, pairs.take(is_measured), settings))
-        for rate in options.rates:
-            point = threshold_at_false_accept(scores[~is_left_out], pairs.same[~is_left_out], rate)
-            distance = 1 - point.threshold
-            left_out = pairs.take(is_left_out)
-            rows.append(decision_row(rate, distance, scores[is_left_out], left_out, settings, label))
-    return rows
 
 
 def _keep(
@@ -435,7 +296,7 @@ def run_command(
     options: CalibrateOptions,
 ) -> list[Result]:
     """`run`, which refuses to make calibrations that nobody keeps."""
-    if options.check is None and settings.out is None:
+    if settings.out is None:
         raise ValueError("no place for the calibration: give --out DIR")
     return run(data, models, settings, options)
 

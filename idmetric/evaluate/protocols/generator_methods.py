@@ -63,7 +63,6 @@ from idmetric.evaluate.protocols.generator.pattern import FLOOR
 from idmetric.evaluate.protocols.generator.pictures import PicturesTaken
 from idmetric.evaluate.settings import option
 from idmetric.evaluate.statistics.paired import Comparison, compare, too_few
-from idmetric.metric.calibration.apply import PAIR_RATE
 from idmetric.metric.distance.ties import comparable
 from idmetric.metric.files.tables import first_few
 from idmetric.metric.models.named import NamedScore
@@ -92,9 +91,6 @@ class GeneratorOptions(CopyingOptions, OutputsOptions):
     )
     calibration: Path | None = option(
         None, "calibration for SCR and for regions (default: the model's own)", metavar="FILE"
-    )
-    rate: float | None = option(
-        None, f"false-accept rate of the calibration's threshold (default: {PAIR_RATE:g})", metavar="R"
     )
     regions: str | None = option(
         None,
@@ -132,8 +128,8 @@ class GeneratorOptions(CopyingOptions, OutputsOptions):
             raise ValueError("--regions-of says how the regions of --regions were drawn: give these, too")
         if self.threshold is not None and not self.in_regions:
             raise ValueError("--threshold is for subjects in regions: give --regions or --detect, or --scr for SCR")
-        if self.scr and not self.in_regions and (self.rate is not None or self.calibration is not None):
-            raise ValueError("--scr and --calibration with --rate both give the threshold of SCR: leave one out")
+        if self.scr and not self.in_regions and self.calibration is not None:
+            raise ValueError("--scr and --calibration both give the threshold of SCR: leave one out")
 
     @property
     def in_regions(self) -> bool:
@@ -286,12 +282,6 @@ def open_data(data: Path | None, settings: EvalSettings, options: GeneratorOptio
     return open_outputs(data, settings, options, options.training, options.floor, options.in_regions)
 
 
-def with_property(options: GeneratorOptions, names: tuple[str, ...]) -> GeneratorOptions:
-    """Options that also group images by these properties, which a pivot of the table needs."""
-    properties = [name for name in names if name not in ("model", "metric", "method")]
-    return replace(options, by=tuple(dict.fromkeys([*options.by, *properties])))
-
-
 def run(
     data: Manifest,
     models: Models,
@@ -390,7 +380,7 @@ def run(
         floor_identity = score(floor, scorer, {}).identity if len(floor.rows) else np.empty(0)
         if regions is not None:
             model: Any = models[result.model]
-            how = (model, regions, layout, settings, options.threshold, options.calibration, options.rate)
+            how = (model, regions, layout, settings, options.threshold, options.calibration)
             seen = sightings(images, bound.manifest, *how)
             scores = replace(scores, identity=seen.identity, seen=seen)
             result.notes.extend(_notes_on_thresholds(images, seen))
@@ -475,14 +465,14 @@ def _limits(model: Any, settings: EvalSettings, options: GeneratorOptions) -> tu
     """Column -> similarity under which a subject has failed, its source, and a note on both."""
     if options.scr:
         return by_label(options.scr, "SCR@"), GIVEN, []
-    limit = calibrated(model, settings, options.calibration, options.rate)
+    limit = calibrated(model, settings, options.calibration)
     if limit is None:
         from idmetric.metric.models.embedder import Embedder
 
         if not isinstance(model, Embedder):
             return {}, "", []
         lacking = "a calibration for this distance with a threshold at 5 % of pairs or below"
-        return {}, "", [f"no SCR: the model lacks {lacking}; give --scr, --calibration or --rate"]
+        return {}, "", [f"no SCR: the model lacks {lacking}; give --scr or --calibration"]
     tau = 1 - limit.distance
     return {"SCR": tau}, limit.source, [f"SCR: subjects with a mean similarity under {tau:.3f} ({limit.source})"]
 
@@ -583,6 +573,5 @@ PROTOCOL = Protocol(
         "grades",
     ),
     packages={"clip_t": "transformers", "detect": "transformers"},
-    group_by=with_property,
     has_verdict=True,
 )

@@ -54,9 +54,6 @@ class OpenSetOptions(Checked):
         metavar="TAU",
     )
     calibration: Path | None = option(None, "calibration for the threshold (default: the model's own)", metavar="FILE")
-    rate: tuple[float, ...] = option(
-        (SEARCH_RATE,), "false-accept rates of the calibration's thresholds", metavar="RATE"
-    )
 
     def __post_init__(self) -> None:
         if self.unknown is not None and not 0 <= self.unknown < 1:
@@ -112,17 +109,13 @@ def _thresholds(model: Any, settings: EvalSettings, options: OpenSetOptions) -> 
     """Label -> threshold: the given ones, else the calibration's; and notes on their sources."""
     if options.threshold:
         return by_label(options.threshold, "given "), []
-    thresholds: dict[str, float] = {}
-    notes: dict[str, str] = {}
-    for rate in options.rate:
-        limit = calibrated(model, settings, options.calibration, rate)
-        if limit is None:
-            reason = "the model has no calibration for this distance; give --threshold or --calibration"
-            return {}, [f"no threshold: {reason}"]
-        label = f"{limit.rate:g} of pairs"
-        thresholds[label] = 1 - limit.distance
-        notes[label] = f"threshold {label}: similarity {thresholds[label]:.3f} ({limit.source})"
-    return thresholds, list(notes.values())
+    limit = calibrated(model, settings, options.calibration, SEARCH_RATE)
+    if limit is None:
+        reason = "the model has no calibration for this distance with a threshold at 1 % of pairs or below"
+        return {}, [f"no threshold: {reason}; give --threshold or --calibration"]
+    label = f"{limit.rate:g} of pairs"
+    similarity = 1 - limit.distance
+    return {label: similarity}, [f"threshold {label}: similarity {similarity:.3f} ({limit.source})"]
 
 
 def _searches(data: Manifest, options: OpenSetOptions, seed: int) -> tuple[dict[str, Search], list[str]]:

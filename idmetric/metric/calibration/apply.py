@@ -5,8 +5,7 @@ docs/use/reading.md), kept as JSON, and refused for any other. Applying one need
 
     metric.calibration.probability(metric("ref.jpg", "gen.png"))  # its own, or after `metric.calibrate_with(file)`
 
-Curves and thresholds are of the similarity score = 1 - distance. A change of the prior follows Bayes' rule: the
-log-odds move by the difference of the priors' log-odds, since the likelihood ratio of a score stays the same.
+The curve and the thresholds are of the similarity score = 1 - distance.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from idmetric.metric.calibration.curves import CURVES, Curve, from_log_odds, log_odds
+from idmetric.metric.calibration.curves import Isotonic
 from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.distance.finite import NonFiniteError
 from idmetric.metric.files import StrPath
@@ -108,11 +107,10 @@ class Calibration:
     """A curve with the facts that its use depends on.
 
     Attributes:
-        curve: from score = 1 - distance to log-odds.
+        curve: from score = 1 - distance to probability.
         model: the only model that it is for. name: the model's name at that time.
         distance: see `idmetric.metric.distance.matrix`.
         outside: "all" for whole images, else the treatment of pixels outside the subject's mask.
-        prior: share of pairs of one identity in its data, the default of `probability`.
         thresholds: for each chosen false-accept rate: `false_accept_rate`, `distance` with its interval `low` and
             `high`, and the measured rates.
         held_out: its quality on identities that it was not fitted to.
@@ -120,10 +118,9 @@ class Calibration:
         versions: of the package and scikit-learn.
     """
 
-    curve: Curve
+    curve: Isotonic
     model: Model
     distance: str
-    prior: float
     outside: str = "all"
     name: str = ""
     thresholds: tuple[Mapping[str, Any], ...] = ()
@@ -132,38 +129,30 @@ class Calibration:
     versions: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _check_prior(self.prior)
         for threshold in self.thresholds:
             for name in ("false_accept_rate", "distance"):
                 accept(f"{name} of a threshold", threshold.get(name), float)
 
-    def probability(self, distance: ArrayLike, prior: float | None = None) -> Array:
-        """Probability of the same identity at distances of any shape.
-
-        Args:
-            prior: share of pairs of one identity in its use, between 0 and 1; default that of the calibration's pairs.
+    def probability(self, distance: ArrayLike) -> Array:
+        """Probability of the same identity at distances of any shape, if half of the pairs show one identity.
 
         Raises:
             NonFiniteError: for a distance that is NaN or infinite.
-            ValueError: if prior is not in (0, 1).
         """
         distances = np.asarray(distance, dtype=np.float64)
         if not np.isfinite(distances).all():
             raise NonFiniteError("a distance that is NaN or infinite has no probability: embed its images again")
-        odds = self.curve.log_odds(1 - distances)
-        if prior is not None:
-            odds = odds + log_odds(_check_prior(prior)) - log_odds(self.prior)
-        return from_log_odds(odds)
+        return self.curve.probability(1 - distances)
 
-    def answer(self, distance: float, prior: float | None = None) -> Answer:
+    def answer(self, distance: float) -> Answer:
         """Whether two images show the same identity, in a word.
 
         "same" from a probability of `SURE` on, "different" up to 1 - `SURE`, "unsure" between them.
 
         Args:
-            distance: of one pair. prior: see `probability`, as for its errors.
+            distance: of one pair; see `probability` for its errors.
         """
-        probability = float(self.probability(distance, prior))
+        probability = float(self.probability(distance))
         if probability >= SURE:
             return "same"
         if probability <= 1 - SURE:
@@ -260,7 +249,7 @@ class Calibration:
             "kind": KIND,
             "format": FORMAT,
             "score": "1 - distance",
-            "method": self.curve.method,
+            "method": "isotonic",
             **asdict(self),
         }
 
@@ -300,11 +289,8 @@ def parse(record: Mapping[str, Any], name: str) -> Calibration:
         values: dict[str, Any] = {}
         for field in fields(Calibration):
             values[field.name] = record[field.name]
-        curve: dict[str, Any] = {}
-        for key, value in values["curve"].items():
-            curve[key] = tuple(value) if isinstance(value, list) else value
-        kind_of_curve = CURVES[record["method"]]
-        values["curve"] = kind_of_curve(**curve)
+        curve = {key: tuple(numbers) for key, numbers in values["curve"].items()}
+        values["curve"] = Isotonic(**curve)
         values["model"] = Model(**values["model"])
         values["thresholds"] = tuple(values["thresholds"])
         for key in ("held_out", "data", "versions"):
@@ -318,9 +304,3 @@ def _images(outside: str) -> str:
     if outside == "all":
         return "whole images"
     return f"subjects cut by masks ({outside})"
-
-
-def _check_prior(prior: float) -> float:
-    if not 0 < prior < 1:
-        raise ValueError(f"a prior is the share of pairs of one identity, between 0 and 1, got {prior}")
-    return prior

@@ -10,7 +10,6 @@
     el, dot: dots[k], state: el.querySelector(".state"),
     rank: Number(el.dataset.rank), name: el.dataset.name, path: el.dataset.path,
     distance: number(el.dataset.distance), probability: number(el.dataset.probability),
-    percentile: number(el.dataset.percentile),
     copy: el.dataset.copy === "1", itself: "itself" in el.dataset,
     reference: Number(el.dataset.reference), pass: false, shown: true,
   }));
@@ -79,7 +78,6 @@
     distance: (a, b, way) => nothingLast(a.distance, b.distance, way),
     name: (a, b, way) => way * (names.compare(a.name, b.name) || names.compare(a.path, b.path)),
     probability: (a, b, way) => nothingLast(a.probability, b.probability, -way),  // surest first
-    percentile: (a, b, way) => nothingLast(a.percentile, b.percentile, way),
   };
 
   function sort() {

@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 
 from idmetric.data.manifest.table import Manifest
+from idmetric.evaluate.protocols.common.pairwise import PairModel
 from idmetric.evaluate.protocols.common.result import Result, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
 from idmetric.metric.distance.embedding import Embedding
@@ -87,6 +88,28 @@ class Drawn(PlainVectorModel):
         """Unit vectors of all rows."""
         x = np.stack([self.prepare(data.image(r), masked or None, None) for r in range(len(data))])
         return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+
+class Near(PairModel):
+    """A metric of pairs: 1 - the mean absolute difference of pixels."""
+
+    def __init__(self, device: Any = None) -> None:
+        self.prepared = self.seen = self.compared = 0
+
+    def signature(self) -> dict[str, str]:
+        return {"model": "near", "distance": "near"}
+
+    def prepare(self, picture: Any, cover: Any, words: str | None) -> torch.Tensor:
+        self.prepared += 1
+        return torch.from_numpy(np.array(picture.resize((16, 16))))
+
+    def features(self, images: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        self.seen += len(images)
+        return (images.double() / 255,)
+
+    def between(self, a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]) -> torch.Tensor:
+        self.compared += len(b[0])
+        return 1 - (a[0] - b[0]).abs().flatten(1).mean(1)
 
 
 class Images:

@@ -191,7 +191,7 @@ def test_published_files_to_a_table(tmp_path: Path, capsys: pytest.CaptureFixtur
     root, out = write(tmp_path / "ilias"), tmp_path / "ilias.csv"
     found = import_dataset("ilias", root)
     found.write(out)
-    argv = ["ilias", "--data", str(out), "--model", "pixels", "--k", "3", "--bootstrap", "0", "--quiet"]
+    argv = ["ilias", "--data", str(out), "--model", "hsv", "--k", "3", "--bootstrap", "0", "--quiet"]
     assert cli.main(argv) == 0
     printed = capsys.readouterr().out
     assert all(name in printed for name in ("mAP@3", "scale", "clutter", "technology-gaming"))

@@ -13,7 +13,7 @@ from idmetric.evaluate.protocols.common import models
 from idmetric.evaluate.protocols.common.paper_numbers import HUMAN, PAPER_ROWS, missing_rows, open_points, row_of, rows
 from idmetric.evaluate.protocols.common.result import Value, as_json
 from idmetric.evaluate.protocols.common.scorers import Bound
-from idmetric.evaluate.protocols.common.tables import FORMATS, View
+from idmetric.evaluate.protocols.common.tables import FORMATS
 from idmetric.metric.checkpoints import released
 from idmetric.metric.models.backbone import Backbone
 from idmetric.metric.models.named import NAMED
@@ -148,7 +148,7 @@ def test_missing_rows_are_in_every_form_of_a_result() -> None:
         result.rows.append({"source": "fill", "SSR": Value(0.5, None, None, 4)})
     line = f"missing row of the paper: VSM ({missing_rows('nearid')['VSM']})"
     for name in ("table", "markdown", "latex"):
-        text = FORMATS[name](results, View())
+        text = FORMATS[name](results)
         assert text.count("missing row of the paper") == 1, name
         assert line in text
     found = json.loads(as_json(results))["results"]

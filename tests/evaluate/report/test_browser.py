@@ -52,7 +52,7 @@ def evaluation(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("matplotlib")
     root = tmp_path_factory.mktemp("evaluation")
     photos = make_photos(root, ("mug", "vase", "lamp"))
-    given = ["folder", "--data", str(photos), "--model", "hsv", "--model", "pixels", "--bootstrap", "20"]
+    given = ["folder", "--data", str(photos), "--model", "hsv", "--model", "tiny", "--bootstrap", "20"]
     assert eval_cli.main([*given, "--device", "cpu", "--html", str(root / "page.html")]) == 0
     return root / "page.html"
 
@@ -89,7 +89,7 @@ def generators(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save(detailed(300), "training", "vase", "0.png")
     given = ["generator", "--data", str(root / "out"), "--pattern", "{method}/{subject}/{prompt}_{seed}.png"]
     given += ["--references", str(root / "references"), "--training", str(root / "training"), "--scr", "0.5"]
-    given += ["--device", "cpu", "--bootstrap", "20", "--model", "hsv", "--model", "pixels"]
+    given += ["--device", "cpu", "--bootstrap", "20", "--model", "hsv", "--model", "tiny"]
     assert eval_cli.main([*given, "--html", str(root / "page.html")]) == 0
     return root / "page.html"
 
@@ -128,25 +128,21 @@ DRAWN = """async () => { const all = [...document.querySelectorAll('main img')];
 
 @pytest.mark.slow
 def test_images_are_sorted_by_what_is_asked(visit: Open, folder: Path) -> None:
-    # with the others five, from which there are percentiles
     references = ("--ref", "gen/umlaut-ä-字.png", "--ref", "gen/a 'quoted' \"name\" & more.png")
     out = score(folder, *references, *EVERYTHING, "--html", "five.html", "--format", "json")[1]
     page, rows = visit(folder / "five.html"), json.loads(out)["rows"]
-    by = {key: [r["image"] for r in sorted(rows, key=lambda r: (r[key], r["rank"]))] for key in
-          ("distance", "real_percentile")}  # fmt: skip
+    nearest = [row["image"] for row in sorted(rows, key=lambda row: row["rank"])]
     surest = [r["image"] for r in sorted(rows, key=lambda r: (-r["probability"], r["rank"]))]
-    assert shown(page) == by["distance"]
+    assert shown(page) == nearest
     page.click("#reverse")
-    assert shown(page) == by["distance"][::-1]
+    assert shown(page) == nearest[::-1]
     page.click("#reverse")
     page.select_option("#sort", "probability")
     assert shown(page) == surest
-    page.select_option("#sort", "percentile")
-    assert shown(page) == by["real_percentile"]
     page.select_option("#sort", "name")
     names = [name for name in shown(page) if "sample" in name]
     assert [Path(name).stem for name in names] == ["sample2", "sample10"]  # numbers as people count
-    assert shown(page) != by["distance"]
+    assert shown(page) != nearest
 
 
 def test_the_threshold_counts_passes(page: Any, found: dict[str, Any]) -> None:
@@ -315,14 +311,14 @@ def test_an_evaluation_sorts_by_its_headings(visit: Open, evaluation: Path) -> N
             "descending" if expected else "ascending"
         )
     page.click("#results th:nth-child(1) button")
-    assert page.locator("#results tbody th").all_inner_texts() == ["hsv", "pixels"]
+    assert page.locator("#results tbody th").all_inner_texts() == ["hsv", "tiny"]
     # plots; of two models 9 queries with 4 images each, and 36 pairs
     assert page.evaluate(DRAWN) == 2 + 2 * (9 * 5 + 2 * 36)
 
 
 def test_an_evaluation_shows_a_model_at_a_time_and_folds_long_lists(visit: Open, evaluation: Path) -> None:
     page = visit(evaluation)
-    for model in ("pixels", "hsv"):
+    for model in ("tiny", "hsv"):
         page.select_option("#model", model)
         sections = page.locator("section[data-model]:visible")
         assert sections.count() == 2
@@ -345,7 +341,7 @@ def test_an_evaluation_shows_a_model_at_a_time_and_folds_long_lists(visit: Open,
 @pytest.mark.parametrize(("width", "height"), [(1440, 900), (390, 844)])
 def test_the_first_screen_says_which_method_is_best(visit: Open, generators: Path, width: int, height: int) -> None:
     page = visit(generators, width, height)
-    page.select_option("#model", "pixels")
+    page.select_option("#model", "tiny")
     [verdict] = page.locator(".verdict:visible").all()
     assert (
         verdict.locator("h2")
@@ -426,7 +422,7 @@ def test_the_summary_fits_its_card(visit: Open, close: Path, generators: Path, w
 def test_one_image_of_each_subject_comes_first(visit: Open, generators: Path) -> None:
     """Worst images and scenes: the lowest of each subject, also of one method."""
     page = visit(generators)
-    page.select_option("#model", "pixels")
+    page.select_option("#model", "tiny")
     cards = page.locator(".card:visible")
     for method in ("", "near"):
         page.select_option("#method", method)
@@ -444,7 +440,7 @@ def test_one_image_of_each_subject_comes_first(visit: Open, generators: Path) ->
 
 def test_side_by_side_marks_copies_and_shows_what_they_repeat(visit: Open, generators: Path) -> None:
     page = visit(generators)
-    page.select_option("#model", "pixels")
+    page.select_option("#model", "tiny")
     scenes = page.locator(".scenes:visible > li:visible")
     assert scenes.count() == 6
     for scene in scenes.all():
@@ -461,7 +457,7 @@ def test_side_by_side_marks_copies_and_shows_what_they_repeat(visit: Open, gener
 
 def test_images_are_filtered_by_method_and_text(visit: Open, generators: Path) -> None:
     page = visit(generators)
-    page.select_option("#model", "pixels")
+    page.select_option("#model", "tiny")
     cards = page.locator(".card:visible")
     numbers = [float(text.replace("−", "-")) for text in cards.locator(".distance").all_inner_texts()]
     assert len(numbers) == 18
@@ -481,7 +477,7 @@ def test_images_are_filtered_by_method_and_text(visit: Open, generators: Path) -
 def test_a_phone_shows_every_number_of_the_summary_with_its_name(visit: Open, generators: Path) -> None:
     """Copies, diversity and SCR were cut off at the right edge, without a hint."""
     page = visit(generators, 390, 844)
-    page.select_option("#model", "pixels")
+    page.select_option("#model", "tiny")
     table = page.locator(".bars:visible")
     names = ["identity", "worst", "SCR@0.5", "confused", "copies", "diversity", "Vendi", "leaning"]
     assert [cell.get_attribute("data-head") for cell in table.locator("tbody tr").first.locator("td").all()] == names
@@ -495,7 +491,7 @@ def test_a_phone_shows_every_number_of_the_summary_with_its_name(visit: Open, ge
 
 def test_a_full_bar_of_failures_does_not_look_like_success(visit: Open, generators: Path) -> None:
     page = visit(generators)
-    page.select_option("#model", "pixels")
+    page.select_option("#model", "tiny")
     colors = {
         name: page.locator(f".bars:visible td[data-head='{name}'] .bar > span").first.evaluate(
             "bar => getComputedStyle(bar).backgroundColor"
@@ -510,7 +506,7 @@ def test_a_full_bar_of_failures_does_not_look_like_success(visit: Open, generato
 
 def test_pairs_are_a_matrix_of_signs(visit: Open, generators: Path) -> None:
     page = visit(generators)
-    page.select_option("#model", "pixels")
+    page.select_option("#model", "tiny")
     section = page.locator("section:visible", has_text="Pairs of methods")
     family = "Tested: 1 comparison, of near with far; not tested, because of copies: repeat."
     assert family in re.sub(r"of far with near", "of near with far", section.inner_text())
@@ -524,7 +520,7 @@ def test_pairs_are_a_matrix_of_signs(visit: Open, generators: Path) -> None:
 
 def test_confused_subjects_are_a_matrix_of_each_method(visit: Open, generators: Path) -> None:
     page = visit(generators)
-    page.select_option("#model", "pixels")
+    page.select_option("#model", "tiny")
     section = page.locator("section:visible", has_text="Confused subjects")
     heads = [table.locator("th").first.inner_text() for table in section.locator(".matrix").all()]
     assert heads == ["far"]
@@ -538,7 +534,7 @@ def test_confused_subjects_are_a_matrix_of_each_method(visit: Open, generators: 
 
 def test_a_long_list_shows_its_rest_on_demand(visit: Open, generators: Path) -> None:
     page = visit(generators)
-    page.select_option("#model", "pixels")
+    page.select_option("#model", "tiny")
     rows, button = page.locator(".items:visible tbody tr:visible"), page.locator(".more:visible")
     assert (rows.count(), button.all_inner_texts()) == (6, ["Show all 9"])
     button.click()

@@ -100,9 +100,9 @@ def test_the_thresholds_of_the_page_have_their_source(root: Path, index: Path, t
     assert "Groups of images within the threshold <b>0.0100 (option --threshold)</b>" in text
     assert "--max-distance" not in text
     given = ["report", "--gallery", str(index), "--device", "cpu", "--output", str(tmp_path / "page.html"), "--quiet"]
-    assert main([*given, "--rate", "0.001", "--max-distance", "0.001"]) == 0
+    assert main([*given, "--max-distance", "0.001"]) == 0
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "within the threshold <b>0.1271 (stored calibration, 0.1 % of pairs)</b>" in text
+    assert "within the threshold <b>0.2425 (stored calibration, 1 % of pairs)</b>" in text
     assert "Near: within the distance <b>0.0010 (option --max-distance)</b>" in text
 
 

@@ -191,8 +191,6 @@ def test_three_references_and_a_calibration_without_photos_give_no_verdict(page:
     assert ["data-neutral" in b for b in page.all("button") if "data-threshold" in b] == [True, True]
     assert "Too few for a verdict: another real photo lies beyond the farthest of 3 in one of 4 cases." in page.visible
     assert "19 references are needed for one of 20 (5 %)." in page.visible
-    assert "closer than this" not in page.visible  # nearly every image is farther than all three
-    assert all("data-percentile" not in card for card in page.cards)
     assert "P(same) rests on images of unrecorded origin" in page.visible
 
 
@@ -206,8 +204,6 @@ def test_enough_references_and_a_calibration_on_photos_give_one(folder: Path) ->
     many = page_of(folder, *given, "gen/sample2.png", "--calibration", "photos.json")
     assert ["data-neutral" in b for b in many.all("button") if "data-threshold" in b] == [False, False]
     assert "for a verdict" not in many.visible
-    [card] = many.cards
-    assert f"closer than this: {float(card['data-percentile']):.0f} % of real photos" in many.visible
 
 
 def test_the_nearest_of_several_references_is_accepted_more_often_than_a_pair(folder: Path, page: Page) -> None:
@@ -354,7 +350,7 @@ def album(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_numbers_of_an_evaluation_are_those_of_json(album: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
-    given = ["folder", "--data", str(album / "photos"), "--model", "hsv", "--model", "pixels", "--bootstrap", "20"]
+    given = ["folder", "--data", str(album / "photos"), "--model", "hsv", "--model", "other=hsv", "--bootstrap", "20"]
     assert eval_cli.main([*given, "--device", "cpu", "--format", "json", "--html", str(album / "new" / "e.html")]) == 0
     found = json.loads(capsys.readouterr().out)["results"]
     page = Page((album / "new" / "e.html").read_text(encoding="utf-8"))

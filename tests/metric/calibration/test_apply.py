@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from scipy.optimize import minimize
+from scipy.special import expit
 
 from idmetric import IDSim, load
 from idmetric.evaluate.statistics.calibration import fitting, quality
@@ -27,7 +27,7 @@ from idmetric.metric.calibration.apply import (
     Model,
     read,
 )
-from idmetric.metric.calibration.curves import Isotonic, Platt, from_log_odds
+from idmetric.metric.calibration.curves import Isotonic
 from idmetric.scoring.calibrations import threshold_source
 from tests.conftest import random_model
 
@@ -36,7 +36,7 @@ def pairs(seed: int = 0, identities: int = 40, count: int = 1500) -> tuple[np.nd
     """Scores, whether of one identity, and the identities: P(same | score) is logistic, with slope 8 and middle 0.4."""
     rng = np.random.default_rng(seed)
     scores = rng.uniform(-0.2, 1, count).round(6)
-    same = rng.random(count) < from_log_odds(8 * (scores - 0.4))
+    same = rng.random(count) < expit(8 * (scores - 0.4))
     first = rng.integers(identities, size=count)
     return (
         scores,
@@ -45,28 +45,12 @@ def pairs(seed: int = 0, identities: int = 40, count: int = 1500) -> tuple[np.nd
     )
 
 
-def test_platt_is_the_maximum_of_the_smoothed_likelihood() -> None:
-    scores, same, _ = pairs()
-    found = fitting.fit(scores, same, "platt")
-    target = np.where(same, (same.sum() + 1) / (same.sum() + 2), 1 / ((~same).sum() + 2))
-
-    def loss(x: np.ndarray) -> float:
-        z = x[0] * scores + x[1]
-        return float((np.logaddexp(0, z) - target * z).sum())
-
-    slope, intercept = minimize(loss, [1.0, 0.0], method="Nelder-Mead", options={"xatol": 1e-8, "fatol": 1e-10}).x
-    assert isinstance(found, Platt)
-    assert (found.slope, found.intercept) == pytest.approx((slope, intercept), rel=1e-3)
-    assert found.slope == pytest.approx(8, rel=0.15)  # what the scores were drawn with
-
-
-@pytest.mark.parametrize("method", fitting.METHODS)
 @pytest.mark.parametrize("count", [12, 60, 1500])
-def test_unequal_distances_get_unequal_probabilities(method: fitting.Method, count: int) -> None:
+def test_unequal_distances_get_unequal_probabilities(count: int) -> None:
     """A staircase gives most strangers, and most good images of an RL batch, the very same probability."""
     scores, same, _ = pairs(count=count)
-    curve = fitting.fit(scores, same, method)
-    probabilities = from_log_odds(curve.log_odds(np.linspace(-3, 1, 5001)))
+    curve = fitting.fit(scores, same)
+    probabilities = curve.probability(np.linspace(-3, 1, 5001))
     assert (np.diff(probabilities) > 0).all()
     assert 0 < probabilities[0] < probabilities[-1] < 1
 
@@ -81,7 +65,7 @@ def test_the_packaged_calibration_ranks_images_as_their_distances_do() -> None:
 
 def test_isotonic_runs_through_shares_that_a_slow_loop_pools() -> None:
     scores, same, _ = pairs()
-    found = fitting.fit(scores, same, "isotonic", limit=0.02)
+    found = fitting.fit(scores, same, limit=0.02)
     assert isinstance(found, Isotonic)
 
     # pool-adjacent-violators: [sum of scores, pairs of one identity, pairs]
@@ -100,13 +84,13 @@ def test_isotonic_runs_through_shares_that_a_slow_loop_pools() -> None:
     assert found.scores[1:-1] == pytest.approx([pool[0] / pool[2] for pool in pools])
     assert found.probabilities == pytest.approx([0.01, *shares, 0.99])
     asked = np.linspace(-0.2, 1, 100)
-    truth = from_log_odds(8 * (asked - 0.4))
-    assert from_log_odds(found.log_odds(asked)) == pytest.approx(truth, abs=0.08)
+    truth = expit(8 * (asked - 0.4))
+    assert found.probability(asked) == pytest.approx(truth, abs=0.08)
 
 
 def test_isotonic_stays_within_the_limits_that_few_pairs_allow() -> None:
     scores, same, _ = pairs()
-    p = from_log_odds(fitting.fit(scores, same).log_odds([-9.0, scores.min(), scores.max(), 9.0]))
+    p = fitting.fit(scores, same).probability([-9.0, scores.min(), scores.max(), 9.0])
     least = 1 / (min(same.sum(), (~same).sum()) + 2)
     assert p == pytest.approx([least / 2, least, 1 - least, 1 - least / 2], abs=least / 2)
     assert p[0] == pytest.approx(least / 2)
@@ -114,42 +98,40 @@ def test_isotonic_stays_within_the_limits_that_few_pairs_allow() -> None:
 
 def test_applying_needs_neither_torch_nor_scikit_learn() -> None:
     code = (
-        "import sys; from idmetric.metric.calibration.curves import Platt, Isotonic; Platt(1, 0).log_odds([0.5]);"
-        "Isotonic((0, 1), (0.1, 0.9)).log_odds([0.5]); print(sorted({'torch', 'sklearn'} & set(sys.modules)))"
+        "import sys; from idmetric.metric.calibration.curves import Isotonic;"
+        "Isotonic((0, 1), (0.1, 0.9)).probability([0.5]); print(sorted({'torch', 'sklearn'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
-@pytest.mark.parametrize("method", fitting.METHODS)
-def test_held_out_probabilities_never_saw_the_identities(method: fitting.Method) -> None:
+def test_held_out_probabilities_never_saw_the_identities() -> None:
     scores, same, identities = pairs(count=600)
-    found = fitting.held_out(scores, same, identities, method, limit=0.01, folds=4, seed=3)
+    found = fitting.held_out(scores, same, identities, limit=0.01, folds=4, seed=3)
     fold = np.random.default_rng(3).permutation(40) % 4  # identities are numbered 0..39
     for k in range(0, 600, 37):
         folds = set(fold[identities[k]])
         rest = [not (set(fold[pair]) & folds) for pair in identities]
-        assert found[k] == from_log_odds(fitting.fit(scores[rest], same[rest], method, 0.01).log_odds(scores[k]))
+        assert found[k] == fitting.fit(scores[rest], same[rest], 0.01).probability(scores[k])
     # labels of these pairs changed: their own probabilities do not
     changed = same.copy()
     mine = (identities == 7).any(1)
     changed[mine] = ~changed[mine]
-    again = fitting.held_out(scores, changed, identities, method, limit=0.01, folds=4, seed=3)
+    again = fitting.held_out(scores, changed, identities, limit=0.01, folds=4, seed=3)
     assert (again[mine] == found[mine]).all()
     assert (again != found).any()
 
 
-@pytest.mark.parametrize("method", fitting.METHODS)
-def test_held_out_pairs_get_the_share_of_the_others_where_no_curve_rises(method: fitting.Method) -> None:
+def test_held_out_pairs_get_the_share_of_the_others_where_no_curve_rises() -> None:
     """Without identity 0, whose pairs alone are told apart, the scores of the others fall."""
     identities = np.array([(0, 0)] * 4 + [(0, 1)] * 4 + [(i, j) for i in range(1, 8) for j in range(i, 8)])
     same = identities[:, 0] == identities[:, 1]
     scores = np.where(same, -1.0, 1.0)
     scores[:8] = [9.0] * 4 + [-9.0] * 4
-    found = fitting.held_out(scores, same, identities, method, folds=8)
+    found = fitting.held_out(scores, same, identities, folds=8)
     rest = ~(identities == 0).any(1)
     assert found[:4] == pytest.approx(same[rest].mean())
     with pytest.raises(ValueError, match="do not rise"):
-        fitting.fit(scores[rest], same[rest], method)
+        fitting.fit(scores[rest], same[rest])
 
 
 def test_the_calibration_error_equals_torchmetrics() -> None:
@@ -174,7 +156,7 @@ def test_the_calibration_error_equals_torchmetrics() -> None:
 def test_bad_pairs_are_refused() -> None:
     scores, same, identities = pairs(count=200)
     with pytest.raises(ValueError, match="do not rise"):
-        fitting.fit(-scores, same, "platt")
+        fitting.fit(-scores, same)
     with pytest.raises(ValueError, match="pairs of one identity and pairs of two"):
         fitting.fit(scores, np.ones(200, bool))
     with pytest.raises(ValueError, match="scores must be finite"):
@@ -189,7 +171,7 @@ def test_bad_pairs_are_refused() -> None:
 
 
 def made_for(metric: IDSim, distance: str = "cls", outside: str = "all") -> Calibration:
-    return Calibration(Platt(6.0, -3.0), metric.calibrated_model(), distance, 0.5, outside, metric.name)
+    return Calibration(Isotonic((-3.0, 1.0), (0.01, 0.99)), metric.calibrated_model(), distance, outside, metric.name)
 
 
 @pytest.fixture(scope="module")
@@ -210,34 +192,21 @@ def opened(folder: Path) -> IDSim:
     return model
 
 
-@pytest.mark.parametrize("curve", [Platt(6.0, -3.0), Isotonic((-0.5, 0.2, 0.9), (0.1, 0.4, 0.95))])
-def test_a_calibration_survives_its_file(tmp_path: Path, curve: Platt | Isotonic) -> None:
-    made = Calibration(curve, Model("IDSim", "", "abc", None, "64x64"), "cls", 0.3, "crop", "mine",
+def test_a_calibration_survives_its_file(tmp_path: Path) -> None:
+    curve = Isotonic((-0.5, 0.2, 0.9), (0.1, 0.4, 0.95))
+    made = Calibration(curve, Model("IDSim", "", "abc", None, "64x64"), "cls", "crop", "mine",
                        ({"false_accept_rate": 0.1, "distance": 0.2},), {"ECE": {"value": 0.1}}, {"images": 3},
                        {"idmetric": "1"})  # fmt: skip
     made.write(tmp_path / "new" / "c.json")
     assert read(tmp_path / "new" / "c.json") == made
     text = json.loads((tmp_path / "new" / "c.json").read_text())
-    assert {"kind", "format", "model", "distance", "prior", "data", "versions"} <= text.keys()
+    assert {"kind", "format", "model", "distance", "data", "versions"} <= text.keys()
 
 
 def test_probability_is_the_curve_at_the_distance() -> None:
-    calibration = Calibration(Platt(6.0, -3.0), Model("M", "", "r", None, "1x1"), "cls", 0.5)
+    calibration = Calibration(Isotonic((-3.0, 1.0), (0.01, 0.99)), Model("M", "", "r", None, "1x1"), "cls")
     distances = np.array([[0.1, 0.5], [0.9, 1.4]])
-    assert calibration.probability(distances) == pytest.approx(1 / (1 + np.exp(-(6 * (1 - distances) - 3))))
-
-
-def test_another_prior_moves_the_odds_as_bayes_says() -> None:
-    with pytest.raises(ValueError, match="prior"):
-        listing().probability(0.2, prior=0)
-    # drawn with that prior, the moved probabilities are calibrated
-    rng = np.random.default_rng(0)
-    same = rng.random(200_000) < 0.05
-    scores = rng.normal(same * 0.5, 0.25)  # equal spreads: log-odds = 8 (s - 0.25) + those of the prior
-    at_half = Calibration(Platt(8.0, -2.0), Model("M", "", "r", None, "1x1"), "cls", 0.5)
-    moved = at_half.probability(1 - scores, prior=0.05)
-    assert quality.expected_calibration_error(moved, same) < 0.003
-    assert quality.expected_calibration_error(at_half.probability(1 - scores), same) > 0.1
+    assert calibration.probability(distances) == pytest.approx(0.01 + 0.98 * (4 - distances) / 4)
 
 
 def test_the_calibration_beside_the_model_is_found(saved: Path, tmp_path: Path) -> None:
@@ -257,7 +226,6 @@ def test_the_embedded_model_brings_one_of_photos_and_its_page_has_its_numbers() 
     assert found is not None
     assert found.model.is_same(metric.calibrated_model())
     assert found.basis.startswith("P(same) rests on photos: photos of grocery packages")
-    assert found.prior == 0.5
     images = Path(__file__).parents[3] / "examples" / "images"
     near, far = found.probability(metric(images / "mug_a.png", [images / "mug_b.png", images / "box_a.png"]))
     assert far < 0.1 < 0.9 < near
@@ -338,8 +306,6 @@ def test_every_probability_says_which_images_it_rests_on() -> None:
 @pytest.mark.parametrize(
     ("curve", "values", "says"),
     [
-        (Platt, (-5.0, 1.0), "slope must be above 0"),
-        (Platt, (float("nan"), 1.0), "slope must be above 0"),
         (Isotonic, ((0.9, 0.5), (0.1, 0.2)), "scores must increase"),
         (Isotonic, ((0.1, 0.5), (0.9, 0.2)), "probabilities must increase"),
         (Isotonic, ((0.1, 0.5), (0.5,)), "as many probabilities"),
@@ -353,7 +319,9 @@ def test_a_curve_that_would_turn_scores_round_is_refused(curve: Any, values: tup
 def listing(*rates: float) -> Calibration:
     """A calibration with thresholds at these rates; the distance at a rate r is 2 r."""
     thresholds = tuple({"false_accept_rate": rate, "distance": 2 * rate, "low": rate} for rate in rates)
-    return Calibration(Platt(6.0, -3.0), Model("IDSim", "", "abc", None, "64x64"), "cls", 0.3, thresholds=thresholds)
+    return Calibration(
+        Isotonic((-3.0, 1.0), (0.01, 0.99)), Model("IDSim", "", "abc", None, "64x64"), "cls", thresholds=thresholds
+    )
 
 
 @pytest.mark.parametrize(
@@ -397,7 +365,7 @@ def test_a_threshold_that_is_not_a_number_is_refused(tmp_path: Path, name: str, 
     path = tmp_path / "edited.json"
     thresholds = ({"false_accept_rate": 0.01, "distance": 0.3},)
     model = Model("IDSim", "", "abc", None, "64x64")
-    Calibration(Platt(6.0, -3.0), model, "cls", 0.3, thresholds=thresholds).write(path)
+    Calibration(Isotonic((-3.0, 1.0), (0.01, 0.99)), model, "cls", thresholds=thresholds).write(path)
     record = json.loads(path.read_text())
     record["thresholds"][0][name] = "VALUE"
     path.write_text(json.dumps(record).replace('"VALUE"', value))

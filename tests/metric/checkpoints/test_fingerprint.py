@@ -16,7 +16,7 @@ from idmetric import IdentityLoss, IDSim, load, score
 from idmetric.evaluate.protocols.calibrate import check_models
 from idmetric.gallery import Gallery
 from idmetric.metric.calibration.apply import Calibration, CalibrationError
-from idmetric.metric.calibration.curves import Platt
+from idmetric.metric.calibration.curves import Isotonic
 from idmetric.metric.checkpoints.fingerprint import weights_digest
 from idmetric.metric.models.custom import Custom
 from tests.conftest import random_model
@@ -108,7 +108,9 @@ def named(model: IDSim, tmp_path: Path) -> IDSim:
     folder = tmp_path / "run"
     model.save_pretrained(folder)
     loaded = load(folder, device="cpu")
-    Calibration(Platt(4.0, 0.0), loaded.calibrated_model(), "cls", 0.5).write(folder / "calibration.json")
+    Calibration(Isotonic((-3.0, 1.0), (0.01, 0.99)), loaded.calibrated_model(), "cls").write(
+        folder / "calibration.json"
+    )
     found = load(folder, device="cpu")
     assert isinstance(found, IDSim)
     return found

@@ -19,7 +19,7 @@ from idmetric.data.manifest.table import Manifest, Row
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, bind
 from idmetric.gallery import Gallery
 from idmetric.metric.calibration.apply import Calibration
-from idmetric.metric.calibration.curves import Platt
+from idmetric.metric.calibration.curves import Isotonic
 from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.distance.finite import finite_rows, is_finite
@@ -135,8 +135,8 @@ def test_a_graph_is_neither_checked_nor_cut(metric: IDSim) -> None:
 
 def test_a_distance_that_is_not_finite_has_no_probability() -> None:
     model = load("tiny", device="cpu").calibrated_model(files=False)
-    calibration = Calibration(Platt(1.0, 0.0), model, "cls", 0.5)
-    assert calibration.probability([1.0]).tolist() == [0.5]
+    calibration = Calibration(Isotonic((-3.0, 1.0), (0.1, 0.9)), model, "cls")
+    assert calibration.probability([2.0]).tolist() == [0.5]
     with pytest.raises(NonFiniteError, match="has no probability"):
         calibration.probability([0.1, NAN])
 

@@ -22,7 +22,6 @@ from idmetric.evaluate.statistics.margins import margin_rates
 from idmetric.evaluate.statistics.resampled import resampled_auc
 from idmetric.evaluate.statistics.segmentation import mask_map
 from idmetric.metric.distance.ties import comparable
-from idmetric.scoring.references import percentile
 
 SEEDS = pytest.mark.parametrize("seed", range(8))
 
@@ -60,7 +59,6 @@ def test_pairs_of_noisy_scores_are_compared_as_rounded_ones(seed: int) -> None:
     assert rates.ssr == 0
     assert spearman(x, y) == pytest.approx(stats.spearmanr(a, b).statistic)
     assert kendall(x, y) == pytest.approx(stats.kendalltau(a, b).statistic)
-    assert percentile(x[0], y) == pytest.approx(stats.percentileofscore(b, a[0], "mean"))
     ends = np.random.default_rng(seed).integers(0, 9, (len(x), 2))
     np.testing.assert_array_equal(resampled_auc(x, r, ends, samples=9), resampled_auc(a, r, ends, samples=9))
     exact = list(zip(a, b, strict=True))

@@ -1,10 +1,8 @@
-"""Baselines without weights of this project: color histogram, pixels, SSIM, and LPIPS and DreamSim if installed.
+"""Baselines without weights of this project: a color histogram, and LPIPS and DreamSim if installed.
 
 | name | metric | similarity |
 |---|---|---|
 | `hsv` | square-rooted HSV histogram, 8 x 4 x 4 bins, at 128 x 128 pixels | cosine |
-| `pixels` | the image at 32 x 32 pixels, its mean subtracted | cosine |
-| `ssim` | structural similarity at 128 x 128 pixels (Gaussian window, sigma 1.5) | SSIM, -1..1 |
 | `lpips` | LPIPS, AlexNet, at 256 x 256 pixels (package lpips; its backbone comes from torchvision) | 1 - LPIPS |
 | `dreamsim` | DreamSim, its ensemble (package dreamsim, which downloads its weights) | cosine |
 | `dreamsim:BRANCH` | one encoder of it, fine-tuned alone, see `models.BRANCHES` (same package) | cosine |
@@ -29,17 +27,16 @@ from idmetric.evaluate.protocols.common.columns import Array
 from idmetric.evaluate.protocols.common.pairwise import PairModel
 from idmetric.metric.checkpoints.fingerprint import weights_digest
 from idmetric.metric.distance.embedding import Embedding
-from idmetric.metric.files.hints import need
 from idmetric.metric.images.read import picture_pixels
 from idmetric.metric.models.devices import auto_device
 from idmetric.stream.encoders import PlainVectorModel
 from idmetric.version import __version__
 
 DeviceLike = torch.device | str
-SSIM_SIDE, LPIPS_SIDE = 128, 256  # pixels
+LPIPS_SIDE = 256  # pixels
 
 
-# Formulas
+# Color
 
 
 def hsv_vector(image: Image.Image) -> Array:
@@ -52,35 +49,21 @@ def hsv_vector(image: Image.Image) -> Array:
     return np.sqrt(shares)
 
 
-def pixel_vector(image: Image.Image) -> Array:
-    """The image at 32 x 32 pixels (3072,), its mean subtracted, unit length; an even one becomes a constant vector."""
-    resized = image.resize((32, 32))
-    values = np.asarray(resized, dtype=np.float64).ravel() / 255
-    values -= values.mean()
-    norm = np.linalg.norm(values)
-    if norm <= 1e-12:  # an even image has no direction left; all even images share this one and count as alike
-        return np.full(values.shape, values.size**-0.5)
-    return np.asarray(values / norm)
-
-
-class VectorBaseline(PlainVectorModel):
-    """A formula that gives an image a vector, as a model."""
-
-    def __init__(self, name: str, vector: Callable[[Image.Image], Array]) -> None:
-        self.name, self.vector = name, vector
+class Hsv(PlainVectorModel):
+    """`hsv_vector` as a model."""
 
     def signature(self) -> dict[str, str]:
         """See `PlainModel`."""
-        return signature_of(self.name, "", "cls")
+        return signature_of("hsv", "", "cls")
 
     def prepare(self, picture: Any, cover: Tensor | None, words: str | None) -> Array:
         """See `PlainModel`."""
-        return self.vector(picture)
+        return hsv_vector(picture)
 
     def embed_prepared(self, batch: Sequence[Array], patches: bool = True) -> Embedding:
         """See `Embedder.embed_prepared`."""
         vectors = torch.from_numpy(np.stack(batch))
-        return Embedding(vectors.float(), model=self.name)
+        return Embedding(vectors.float(), model="hsv")
 
 
 # Metrics of pairs
@@ -98,62 +81,6 @@ class PairBaseline(PairModel):
         """The picture at the metric's size: pixels (3, H, W), uint8."""
         pixels = picture_pixels(picture, (self.side, self.side))
         return (pixels * 255).round().byte()
-
-
-class Ssim(PairBaseline):
-    """Structural similarity (Wang et al. 2004, eq. 13), mean over pixels and channels, -1..1; 1 = equal.
-
-    SSIM = (2 m_x m_y + c1)(2 s_xy + c2) / ((m_x² + m_y² + c1)(s_x² + s_y² + c2)), of values in 0..1, with c1 = 0.01²,
-    c2 = 0.03², and means m, variances and covariance s under a Gaussian window of sigma 1.5 and 11 pixels, mirrored at
-    edges. The values are those of torchmetrics 1.9 (`structural_similarity_index_measure`); but means and variances of
-    an image are computed once for all its pairs, and the window acts on rows and columns in turn.
-    """
-
-    side = SSIM_SIDE
-
-    def __init__(self, device: DeviceLike | None = None) -> None:
-        super().__init__(device)
-        # variances are differences of large numbers: in single precision an image is at 0.9999 from itself
-        dtype = torch.float64
-        if self.device.type == "mps":  # which has no double precision
-            dtype = torch.float32
-        need("eval", "the baseline ssim", scipy="SciPy")
-        from scipy.ndimage import gaussian_filter1d
-
-        # the matrix (side, side) that averages rows under the window
-        window = gaussian_filter1d(np.eye(SSIM_SIDE), 1.5, axis=0, mode="mirror", radius=5)
-        self._window = torch.from_numpy(window).to(self.device, dtype)
-
-    def signature(self) -> dict[str, str]:
-        """Facts about the metric to report with a score."""
-        return signature_of("ssim", "", "ssim", f"{SSIM_SIDE}x{SSIM_SIDE}")
-
-    def features(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Pixels, local means and local variances of prepared images, each (B, 3, H, W)."""
-        x = images.to(self.device, self._window.dtype) / 255
-        mean = self._blur(x)
-        variance = self._blur(x * x) - mean * mean
-        return x, mean, variance.clamp_min_(0)
-
-    def between(self, a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
-        """Similarities (B,) of features."""
-        pixels_a, mean_a, variance_a = a
-        pixels_b, mean_b, variance_b = b
-        c1, c2 = 0.01**2, 0.03**2
-        means = mean_a * mean_b
-        covariance = self._blur(pixels_a * pixels_b).sub_(means)
-
-        numerator = means.mul_(2).add_(c1)
-        numerator *= covariance.mul_(2).add_(c2)
-        denominator = mean_a.square() + mean_b.square()
-        denominator += c1
-        variances = variance_a + variance_b
-        denominator *= variances.add_(c2)
-        numerator /= denominator
-        return numerator.flatten(1).mean(1)
-
-    def _blur(self, x: Tensor) -> Tensor:
-        return self._window @ x @ self._window.T
 
 
 class Lpips(PairBaseline):
@@ -251,22 +178,17 @@ class DreamSim(PlainVectorModel):
         return Embedding(unit_vectors, model=self.name)
 
 
-VECTORS: dict[str, Callable[[Image.Image], Array]] = {"hsv": hsv_vector, "pixels": pixel_vector}
-
-
 def open_baseline(name: str, device: DeviceLike | None = None) -> PlainVectorModel | PairModel:
     """The baseline of that name, see this module's table.
 
     Raises:
         ImportError: if a package is missing; the message says how to install it.
     """
-    if name in VECTORS:
-        return VectorBaseline(name, VECTORS[name])
+    if name == "hsv":
+        return Hsv()
     kind, _, branch = name.partition(":")
     if kind == "dreamsim":
         return DreamSim(device, branch=branch or "ensemble")
-    if name == "ssim":
-        return Ssim(device)
     return Lpips(device)
 
 

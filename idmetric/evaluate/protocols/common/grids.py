@@ -13,7 +13,6 @@ from typing import NamedTuple
 from idmetric.evaluate.protocols.common.protocol import column_of
 from idmetric.evaluate.protocols.common.result import Result, Value
 from idmetric.evaluate.protocols.common.table_columns import Column
-from idmetric.metric.errors import RequestError
 from idmetric.metric.files.tables import printable
 
 PAPER = " (paper)"  # ends the heads of the papers' numbers
@@ -24,14 +23,13 @@ class Grid:
     """A table.
 
     Attributes:
-        protocol: its protocol. title: what all its numbers have in common, such as the metric of a pivot.
+        title: what all its numbers have in common, such as "differences of methods".
         labels: heads of the columns of text. metrics: heads of the columns of numbers.
         lines: the texts and numbers of each row, None where a number is undefined.
-        meanings: of the columns of numbers, or of the title.
+        meanings: of the columns of numbers.
         same: what all rows share: name -> value.
     """
 
-    protocol: str
     title: str
     labels: list[str]
     metrics: list[str]
@@ -39,62 +37,26 @@ class Grid:
     meanings: dict[str, Column]
     same: dict[str, str]
 
-    def better(self, metric: str) -> int:
-        """1 where higher is better, -1 where lower is, 0 where neither."""
-        name = self.title or metric
-        if metric.endswith(PAPER) or name not in self.meanings:
-            return 0
-        return self.meanings[name].better
-
-
-@dataclass(frozen=True)
-class View:
-    """What a table shows of results.
-
-    Attributes:
-        rows, columns: two of "model", "metric" and the rows' labels, such as "method", "dataset" and "subject": their
-            values become the rows and the columns. None: a row for each row of the results.
-        show: columns of numbers, in this order, whatever their case and punctuation; empty: all (of a pivot, the first,
-            unless "metric" is one of its dimensions).
-        intervals: with 95 % intervals; None: in LaTeX without, elsewhere with.
-        caption: of LaTeX: "short", or "long" with what each column is.
-    """
-
-    rows: str | None = None
-    columns: str | None = None
-    show: tuple[str, ...] = ()
-    intervals: bool | None = None
-    caption: str = "short"
-
 
 class Line(NamedTuple):
-    """A row of results: its labels, the model among them, its numbers, and the property that its images share."""
+    """A row of results: its labels, the model among them, and its numbers."""
 
     labels: dict[str, str]
     numbers: dict[str, Value]
-    group: str = ""
 
 
-def grids(results: Sequence[Result], view: View = View()) -> list[Grid]:
-    """The tables of a view.
-
-    Raises:
-        RequestError: for a dimension or column that no row has, or a view with rows or columns alone.
-    """
-    if (view.rows is None) != (view.columns is None):
-        raise RequestError("rows and columns belong together: give both, such as rows method and columns subject")
+def grids(results: Sequence[Result]) -> list[Grid]:
+    """The table of the rows, and that of the differences of methods if there are any."""
     protocol = results[0].protocol
     lines = _lines(results)
     rows = [line for line in lines if "p" not in line.numbers]
     differences = [line for line in lines if "p" in line.numbers]
-    if view.rows and view.columns:
-        return _pivots(protocol, rows, view.rows, view.columns, view.show)
 
     tables = []
     if rows:
-        tables.append(_grid(protocol, "", rows, _shown(rows, view.show)))
+        tables.append(_grid(protocol, "", rows))
     if differences:
-        tables.append(_grid(protocol, "differences of methods", differences, _shown(differences)))
+        tables.append(_grid(protocol, "differences of methods", differences))
     return tables
 
 
@@ -115,11 +77,9 @@ def _lines(results: Sequence[Result]) -> list[Line]:
             if colon:
                 del labels["group"]
                 labels[group] = member
-                lines.append(Line(labels, numbers, group))
-            else:
-                if group in ("all", "paired"):
-                    del labels["group"]
-                lines.append(Line(labels, numbers))
+            elif group in ("all", "paired"):
+                del labels["group"]
+            lines.append(Line(labels, numbers))
     return lines
 
 
@@ -131,82 +91,9 @@ def _names(mappings: Iterable[Mapping[str, object]]) -> list[str]:
     return list(names)
 
 
-def _shown(lines: Sequence[Line], show: Sequence[str] = ()) -> list[str]:
-    """The columns of numbers to show: those that `show` spells in any way, or all."""
-    metrics = _names(line.numbers for line in lines)
-    if not show:
-        return metrics
-    by_plain_name = {_plain(name): name for name in metrics}
-    for name in show:
-        if _plain(name) not in by_plain_name:
-            raise RequestError(f"no column {name}: there are {', '.join(metrics)}")
-    return [by_plain_name[_plain(name)] for name in show]
-
-
-def _plain(name: str) -> str:
-    """A column's name, to compare names by; some differ by these signs alone."""
-    return "".join(character for character in name.lower() if character.isalnum() or character in "±@.")
-
-
-def _pivots(protocol: str, lines: Sequence[Line], rows: str, columns: str, show: Sequence[str]) -> list[Grid]:
-    """A table for each metric, or one if "metric" is one of the dimensions."""
-    dimensions = [*_names(line.labels for line in lines), "metric"]
-    for name in (rows, columns):
-        if name not in dimensions:
-            raise RequestError(f"no row has a {name}: rows and columns can be {', '.join(dimensions)}")
-    if rows == columns:
-        raise RequestError(f"rows and columns are both {rows}: choose two of {', '.join(dimensions)}")
-
-    wanted = {rows, columns} - {"metric"}
-    groups = ("", rows, columns)
-    lines = [line for line in lines if wanted <= line.labels.keys() and line.group in groups]
-    if not lines:
-        raise RequestError(f"no row has both a {rows} and a {columns}")
-
-    metrics = _shown(lines, show)
-    if "metric" in (rows, columns):
-        return [_pivot(protocol, lines, rows, columns, metrics, "")]
-    if not show:
-        metrics = metrics[:1]
-    return [_pivot(protocol, lines, rows, columns, [metric], metric) for metric in metrics]
-
-
-def _pivot(
-    protocol: str,
-    lines: Sequence[Line],
-    rows: str,
-    columns: str,
-    metrics: Sequence[str],
-    title: str,
-) -> Grid:
-    """The table of one metric, the title, or of several where "metric" is a dimension."""
-    heads = []
-    for name in _names(line.labels for line in lines):
-        texts = {line.labels.get(name, "") for line in lines}
-        texts_of_columns = {(line.labels.get(columns, ""), line.labels.get(name, "")) for line in lines}
-        is_of_column = len(texts_of_columns) == len({column for column, _ in texts_of_columns})
-        if name not in (rows, columns) and len(texts) > 1 and not is_of_column:
-            heads.append(name)
-    heads.append(rows)
-
-    cells: dict[tuple[str, ...], dict[str, Value]] = {}
-    for line in lines:
-        for metric in metrics:
-            if metric in line.numbers:
-                labels = {**line.labels, "metric": metric}
-                key = tuple(labels.get(name, "") for name in heads)
-                row = cells.setdefault(key, {})
-                row[labels[columns]] = line.numbers[metric]
-
-    pivoted = []
-    for key, numbers in cells.items():
-        labels = dict(zip(heads, key, strict=True))
-        pivoted.append(Line(labels, numbers))
-    return _grid(protocol, title, pivoted, _names(cells.values()))
-
-
-def _grid(protocol: str, title: str, lines: Sequence[Line], metrics: Sequence[str]) -> Grid:
+def _grid(protocol: str, title: str, lines: Sequence[Line]) -> Grid:
     """A table of these rows without labels, supports and numbers that all of them share."""
+    metrics = _names(line.numbers for line in lines)
     same, labels = {}, []
     for name in _names(line.labels for line in lines):
         texts = {line.labels.get(name, "") for line in lines}
@@ -231,7 +118,7 @@ def _grid(protocol: str, title: str, lines: Sequence[Line], metrics: Sequence[st
     if len(constant) < len(columns):
         for name in constant:
             same[name] = text(columns.pop(name)[0], intervals=False)
-    meanings = meanings_of([title], protocol) or meanings_of([*columns, *same], protocol)
+    meanings = meanings_of([*columns, *same], protocol)
 
     # the papers' numbers, each next to ours
     shown: dict[str, list[Value | None]] = {}
@@ -250,7 +137,7 @@ def _grid(protocol: str, title: str, lines: Sequence[Line], metrics: Sequence[st
     if not has_one_support:
         labels.append("n")
     same = {name: value for name, value in same.items() if value}
-    return Grid(protocol, title, labels, list(shown), rows, meanings, same)
+    return Grid(title, labels, list(shown), rows, meanings, same)
 
 
 def _paper_value(value: Value | None) -> Value | None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from idmetric.metric.models.idsim import IDSim
 
 BRANCHES = ("dino_vitb16", "clip_vitb32", "open_clip_vitb32", "dinov2_vitb14", "synclr_vitb16")  # of DreamSim
-BASELINES = ("hsv", "pixels", "ssim", "lpips", "dreamsim", *(f"dreamsim:{branch}" for branch in BRANCHES))
+BASELINES = ("hsv", "lpips", "dreamsim", *(f"dreamsim:{branch}" for branch in BRANCHES))
 # -> step of 1,000 from pure noise: of the released code's README and cute_main.sh, and of dreambench_main.sh
 DIFFSIM = {"diffsim": 600, "diffsim:cute": 600, "diffsim:dreambench++": 750}
 UNTRAINED, DUAL, JUDGE = "untrained:", "dual:", "judge:"
@@ -53,7 +53,7 @@ def open_model(
     """Open a model by its name.
 
     Args:
-        source: a baseline (hsv, pixels, ssim, lpips, dreamsim, a single branch such as dreamsim:dino_vitb16, diffsim,
+        source: a baseline (hsv, lpips, dreamsim, a single branch such as dreamsim:dino_vitb16, diffsim,
             diffsim:dreambench++, diffsim@FOLDER); `untrained:SOURCE`, the same architecture with random weights;
             `dual:REPO`, CLIP or SigLIP with its text tower; `judge:FILE[@HOST]`, a multimodal language model (see
             `judges.scorer.open_judge`); or anything that `idmetric.load` opens, such as `timm:NAME`.

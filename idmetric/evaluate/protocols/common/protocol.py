@@ -48,7 +48,6 @@ class Protocol(Generic[Options]):
         needs_model: whether `run` needs a model; then without --model the command's default one is measured.
         data_options: options that name data, which are kept among the settings of results.
         packages: option -> the optional package that it needs.
-        group_by: adds properties of images to the options, by which they are grouped for the rows of a pivot.
         has_verdict: whether the page begins with a verdict on methods.
     """
 
@@ -62,7 +61,6 @@ class Protocol(Generic[Options]):
     needs_model: bool = True
     data_options: tuple[str, ...] = ()
     packages: Mapping[str, str] = field(default_factory=dict)
-    group_by: Callable[[Options, tuple[str, ...]], Options] | None = None
     has_verdict: bool = False
 
 

@@ -1,11 +1,11 @@
 """One interface to all models of protocols: similarities of a manifest's rows, higher = more alike.
 
-    scorers = bind(manifest, {"tiny": load("tiny"), "SSIM": models.open_model("ssim")}, EvalSettings())
+    scorers = bind(manifest, {"tiny": load("tiny"), "LPIPS": models.open_model("lpips")}, EvalSettings())
     scorers.models["tiny"].matrix([0, 1], [2, 3])  # similarities (2, 2) of rows 0, 1 to rows 2, 3
-    scorers.models["SSIM"].pairs([0, 1], [2, 3])  # similarities (2,) of rows 0 and 2, rows 1 and 3
+    scorers.models["LPIPS"].pairs([0, 1], [2, 3])  # similarities (2,) of rows 0 and 2, rows 1 and 3
 
-Models that give vectors are embedded together, each image once. Metrics of pairs (SSIM, LPIPS) see each image once too,
-and compare when they are asked, see `pairwise`.
+Models that give vectors are embedded together, each image once. Metrics of pairs (LPIPS, DiffSim) see each image once
+too, and compare when they are asked, see `pairwise`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ from idmetric.data.manifest.twins import twins_note
 from idmetric.evaluate.protocols.common.columns import Array
 from idmetric.evaluate.protocols.common.paper_numbers import missing_rows, open_points
 from idmetric.evaluate.protocols.common.result import Result
+from idmetric.metric.calibration.apply import PAIR_RATE, CalibrationError
+from idmetric.metric.calibration.apply import read as read_calibration
 from idmetric.metric.distance.matrix import distance, distance_matrix, needs_patches
-from idmetric.scoring.calibrations import STORED, limit_of
+from idmetric.scoring.calibrations import STORED, limit_at
 from idmetric.scoring.limits import Limit
 from idmetric.stream.encoders import PlainVectorModel, VectorModel
 from idmetric.stream.item import Head, Look, Want
@@ -47,7 +49,7 @@ Progress = Callable[[int, int], None]
 _PATCH_BYTES = 2**28  # of patch tokens held at once, on each side of a matrix
 _COLUMNS = 2**16  # of a matrix of cosines, in double precision at once
 _PAIRS = 2**12  # of vectors, in double precision at once
-MAX_PAIRS = 1_000_000  # of 1,413 images; about half an hour of SSIM on one core
+MAX_PAIRS = 1_000_000  # of 1,413 images
 
 
 @dataclass(frozen=True)
@@ -462,22 +464,21 @@ def calibrated(
     model: Model,
     settings: EvalSettings,
     file: Path | None = None,
-    rate: float | None = None,
+    rate: float = PAIR_RATE,
 ) -> Limit | None:
     """The threshold at a false-accept rate, a distance, by a model's calibration.
 
     Args:
         file: the calibration to use in place of the model's own.
-        rate: default 5 %, see `Calibration.threshold_at`.
+        rate: see `Calibration.threshold_at`.
 
     Returns:
-        None for baselines, for models without a calibration for this distance and treatment of masks, and without a
-        rate if the calibration lists none of 5 % or less.
+        None for baselines, and for models without a calibration for this distance and treatment of masks, or whose
+        calibration lists no threshold at this rate or below.
 
     Raises:
-        CalibrationError: for a file of another model, distance or way of masking, or without a threshold at this rate.
+        CalibrationError: for a file of another model, distance or way of masking, or without such a threshold.
     """
-    from idmetric.metric.calibration.apply import read as read_calibration
     from idmetric.metric.models.embedder import Embedder
 
     if not isinstance(model, Embedder):
@@ -494,4 +495,9 @@ def calibrated(
         return None
     if calibration.distance != settings.distance or calibration.outside != settings.outside:
         return None
-    return limit_of(source, calibration, rate)
+    try:
+        return limit_at(calibration, rate, source)
+    except CalibrationError:
+        if file is not None:
+            raise
+        return None

@@ -1,7 +1,7 @@
 """Tables of results for a terminal and in Markdown, and as files.
 
     print(tables.table(results))
-    print(tables.FORMATS["latex"](results, View("method", "subject", show=("identity",))))
+    print(tables.FORMATS["latex"](results))
     tables.write(results, Path("results"), "generator")
 
 `grids` chooses their rows and columns.
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from idmetric.evaluate.protocols.common.grids import Grid, View, grids, text
+from idmetric.evaluate.protocols.common.grids import Grid, grids, text
 from idmetric.evaluate.protocols.common.latex import latex
 from idmetric.evaluate.protocols.common.result import (
     Result,
@@ -28,19 +28,19 @@ from idmetric.metric.files.output import replacing
 from idmetric.metric.files.tables import aligned
 
 
-def table(results: Sequence[Result], view: View = View(), width: int = 0, elsewhere: str = "") -> str:
+def table(results: Sequence[Result], width: int = 0, elsewhere: str = "") -> str:
     """Aligned columns, in lines of at most `width` characters; 0 = of any length.
 
     Intervals are left out first, then columns from the right; a line says which, and `elsewhere` where they are.
     """
-    intervals = view.intervals is not False
-    parts = [_fitting(grid, width, intervals, elsewhere) for grid in grids(results, view)]
+    parts = [_fitting(grid, width, elsewhere) for grid in grids(results)]
     notes = [f"{note}\n" for note in footnotes(results)]
     return "\n".join(parts) + "".join(notes)
 
 
-def _fitting(grid: Grid, width: int, intervals: bool, elsewhere: str) -> str:
+def _fitting(grid: Grid, width: int, elsewhere: str) -> str:
     """The table of a grid, as much of it as fits."""
+    intervals = True
     missing: list[str] = []
     count = len(grid.metrics)
     lines = _aligned(grid, count, intervals)
@@ -87,11 +87,10 @@ def _below(grid: Grid) -> list[str]:
     return ["in all rows: " + ", ".join(facts)]
 
 
-def markdown(results: Sequence[Result], view: View = View()) -> str:
+def markdown(results: Sequence[Result]) -> str:
     """Markdown tables."""
-    intervals = view.intervals is not False
     parts = []
-    for grid in grids(results, view):
+    for grid in grids(results):
         lines = []
         if grid.title:
             lines += [f"**{grid.title}**", ""]
@@ -99,7 +98,7 @@ def markdown(results: Sequence[Result], view: View = View()) -> str:
         rule = "---|" * len(grid.labels) + "---:|" * len(grid.metrics)
         lines.append("|" + rule)
         for texts, numbers in grid.lines:
-            shown = [text(value, intervals) for value in numbers]
+            shown = [text(value) for value in numbers]
             lines.append(_markdown_row(texts + shown))
         if grid.same:
             lines += ["", *_below(grid)]
@@ -115,34 +114,31 @@ def _markdown_row(cells: Sequence[str]) -> str:
     return "| " + " | ".join(escaped) + " |"
 
 
-def explained(results: Sequence[Result], view: View = View()) -> list[str]:
+def explained(results: Sequence[Result]) -> list[str]:
     """A line for each column: what it is, its unit, its direction and its source."""
     meanings: dict[str, Column] = {}
-    for grid in grids(results, view):
+    for grid in grids(results):
         meanings |= grid.meanings
     return [f"{name}: {column}" for name, column in meanings.items()]
 
 
-FORMATS: dict[str, Callable[[Sequence[Result], View], str]] = {
+FORMATS: dict[str, Callable[[Sequence[Result]], str]] = {
     "table": table,
-    "json": lambda results, _: as_json(results),
-    "csv": lambda results, _: as_csv(results),
+    "json": as_json,
+    "csv": as_csv,
     "markdown": markdown,
     "latex": latex,
 }
 
 
-def write(results: Sequence[Result], out: Path, name: str, view: View = View()) -> list[Path]:
-    """Write `name`.json and .csv (all numbers), .md and .tex (the view), each atomically.
+def write(results: Sequence[Result], out: Path, name: str) -> list[Path]:
+    """Write `name`.json and .csv (all numbers), .md and .tex, each atomically.
 
     The items go to `name`.MODEL.TABLE.parquet.
-
-    Raises:
-        RequestError: see `grids`.
     """
     texts = {
-        "md": markdown(results, view),
-        "tex": latex(results, view),
+        "md": markdown(results),
+        "tex": latex(results),
         "csv": as_csv(results),
     }
     out.mkdir(parents=True, exist_ok=True)

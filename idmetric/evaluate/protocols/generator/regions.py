@@ -83,14 +83,13 @@ def sightings(
     settings: EvalSettings,
     threshold: float | None = None,
     calibration: Path | None = None,
-    rate: float | None = None,
 ) -> Sightings:
     """Match the subjects of each image to its regions.
 
     Images of the same subjects are matched together, and so are the shots of a story, each with its own cast.
 
     Args:
-        threshold, calibration, rate: as in `match`.
+        threshold, calibration: as in `match`.
     """
     count = len(images.rows)
     identity = np.zeros(count)
@@ -125,7 +124,6 @@ def sightings(
             cut=Cut(margin=layout.margin, square=layout.square, outside="white" if layout.square else "keep"),
             threshold=threshold,
             calibration=calibration,
-            rate=rate,
             cast=cast,
             batch_size=settings.batch_size,
             workers=settings.workers,

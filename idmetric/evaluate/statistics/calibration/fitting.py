@@ -1,4 +1,4 @@
-"""Fits calibration curves to labeled pairs; needs scikit-learn (extra `eval`).
+"""Fits the calibration curve to labeled pairs; needs scikit-learn (extra `eval`).
 
 `held_out` gives probabilities of pairs by curves fitted without their identities, which is how a fit is measured.
 """
@@ -6,34 +6,30 @@
 from __future__ import annotations
 
 from itertools import combinations_with_replacement
-from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from idmetric.evaluate.statistics.calibration.thresholds import both_kinds
 from idmetric.evaluate.statistics.checks import Truths
-from idmetric.metric.calibration.curves import Curve, Isotonic, Platt, from_log_odds
+from idmetric.metric.calibration.curves import Isotonic
 from idmetric.metric.files.hints import need
 
 Array = NDArray[np.float64]
-Method = Literal["isotonic", "platt"]
-METHODS: tuple[Method, ...] = ("isotonic", "platt")
 
 
-def fit(scores: ArrayLike, same: ArrayLike, method: Method = "isotonic", limit: float | None = None) -> Curve:
+def fit(scores: ArrayLike, same: ArrayLike, limit: float | None = None) -> Isotonic:
     """Fit a strictly increasing curve from a score to the probability of one identity.
 
-    `platt`: a logistic curve, by maximum likelihood on Platt's smoothed targets, (N+ + 1) / (N+ + 2) for pairs of one
-    identity and 1 / (N- + 2) for others (Platt 1999, section 2.2). `isotonic`: straight lines between shares of pairs
-    of one identity, which are made to rise by isotonic regression (Zadrozny and Elkan 2002). It needs more pairs and
-    assumes no shape. The shares are of about 2 N^(1/3) groups of neighbors in score, as many as bins of a histogram by
-    Rice's rule. Isotonic regression of single pairs gives a staircase, on which different scores are equally probable.
+    It has straight lines between shares of pairs of one identity, which are made to rise by isotonic regression
+    (Zadrozny and Elkan 2002), and assumes no shape. The shares are of about 2 N^(1/3) groups of neighbors in score, as
+    many as bins of a histogram by Rice's rule. Isotonic regression of single pairs gives a staircase, on which
+    different scores are equally probable.
 
     Args:
         scores: (N,), similarities of pairs, any sign. same: bool (N,), whether a pair shows one identity.
         limit: shares stay within [limit, 1 - limit], since a sample without exceptions does not prove that there are
-            none; isotonic probabilities beyond the outermost shares approach limit / 2 and 1 - limit / 2. Default
+            none; probabilities beyond the outermost shares approach limit / 2 and 1 - limit / 2. Default
             1 / (n + 2), n pairs of the rarer kind (Laplace's rule of succession); where pairs share identities, let n
             be the number of identities.
 
@@ -43,24 +39,19 @@ def fit(scores: ArrayLike, same: ArrayLike, method: Method = "isotonic", limit: 
         ImportError: without scikit-learn.
     """
     s, is_same = both_kinds(scores, same)
-    curve = _rising_curve(s, is_same, method, limit)
+    curve = _rising_curve(s, is_same, limit)
     if curve is None:
         raise ValueError("the scores do not rise with the share of pairs of one identity: nothing to calibrate")
     return curve
 
 
-def _rising_curve(s: Array, is_same: Truths, method: Method, limit: float | None) -> Curve | None:
+def _rising_curve(s: Array, is_same: Truths, limit: float | None) -> Isotonic | None:
     """The curve of `fit`; None if the scores do not rise with the share of pairs of one identity."""
     need("eval", "fitting a calibration", sklearn="scikit-learn")
-    if method == "platt":
-        return _platt(s, is_same)
+    from sklearn.isotonic import IsotonicRegression
+
     if limit is None:
         limit = 1 / (np.bincount(is_same).min() + 2)
-    return _isotonic(s, is_same, limit)
-
-
-def _isotonic(s: Array, is_same: Truths, limit: float) -> Isotonic | None:
-    from sklearn.isotonic import IsotonicRegression
 
     # the share of pairs of one identity among neighbors in score
     count = min(len(s), round(2 * len(s) ** (1 / 3)))
@@ -89,36 +80,10 @@ def _isotonic(s: Array, is_same: Truths, limit: float) -> Isotonic | None:
     )
 
 
-def _platt(s: Array, is_same: Truths) -> Platt | None:
-    from sklearn.linear_model import LogisticRegression
-
-    different, same = np.bincount(is_same)
-    target_of_same = (same + 1) / (same + 2)
-    target_of_different = 1 / (different + 2)
-    target = np.where(is_same, target_of_same, target_of_different)
-
-    # a target between 0 and 1 is one pair of each kind, weighted
-    center = float(s.mean())
-    scale = float(s.std()) or 1.0
-    x = (s - center) / scale
-    features = np.tile(x, 2)[:, None]
-    labels = np.repeat([1, 0], len(s))
-    pair_weights = np.concatenate([target, 1 - target])
-    model = LogisticRegression(C=1e12, tol=1e-10, max_iter=1000)
-    model.fit(features, labels, sample_weight=pair_weights)
-    slope = float(model.coef_[0, 0]) / scale
-    if slope <= 0:
-        return None
-
-    intercept = float(model.intercept_[0])
-    return Platt(slope, intercept - slope * center)
-
-
 def held_out(
     scores: ArrayLike,
     same: ArrayLike,
     identities: ArrayLike,
-    method: Method = "isotonic",
     *,
     limit: float | None = None,
     folds: int = 5,
@@ -130,7 +95,7 @@ def held_out(
     if no curve rises, their share of pairs of one identity.
 
     Args:
-        scores, same, method, limit: as for `fit`.
+        scores, same, limit: as for `fit`.
         identities: (N, 2), of the two images of a pair; identities that depend on each other (an object and the
             distractors made from it) must share one number.
         folds: at most as many as identities are used. seed: for the division into folds.
@@ -155,10 +120,10 @@ def held_out(
                 f"without the identities of two of {folds} folds no pairs of both kinds are left: more identities than "
                 f"{len(names)} are needed"
             )
-        curve = _rising_curve(s[rest], is_same[rest], method, limit)
+        curve = _rising_curve(s[rest], is_same[rest], limit)
         if curve is None:  # few identities may show no slope; their share is the best constant
             probabilities[unseen] = is_same[rest].mean()
         else:
-            probabilities[unseen] = from_log_odds(curve.log_odds(s[unseen]))
+            probabilities[unseen] = curve.probability(s[unseen])
 
     return probabilities
