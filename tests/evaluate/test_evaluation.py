@@ -68,7 +68,12 @@ def test_a_notebook_shows_the_numbers_of_each_method(outputs: Path, tmp_path: Pa
     assert f"{identity.value:.4f}" in html
     assert "smoke-test model" in html
     assert "<script" not in html
-    for ending, words in ((".csv", "protocol,model"), (".json", '"results"'), (".md", "|"), (".tex", r"\begin{tabular")):
+    for ending, words in (
+        (".csv", "protocol,model"),
+        (".json", '"results"'),
+        (".md", "|"),
+        (".tex", r"\begin{tabular"),
+    ):
         result.write(tmp_path / f"result{ending}")
         assert words in (tmp_path / f"result{ending}").read_text(encoding="utf-8")
     with pytest.raises(ValueError, match="ends in none of"):
