@@ -4,7 +4,7 @@
 
 FOLDER is the repository of the earlier version. NAME is a room ("core") or a part of a case's name ("core/masks");
 default: all. The cases (`differential_cases`, which says what a case is) run with each version in a process of its
-own. A line for each: the largest difference, what is allowed, the seconds of both, and ok, gone or FAIL. The exit
+own. A line for each: the largest difference, what is allowed, the CPU seconds of both, and ok, gone or FAIL. The exit
 status is 1 if one fails. PYTHON runs the earlier version where it needs other dependencies.
 
 `--record` also writes the earlier version's results to tests/frozen/ROOM.json, which tests/test_differential.py
@@ -95,7 +95,7 @@ def differences(old: dict[str, Any], new: dict[str, Any], relative: bool = False
 
 
 def run_side(side: str, names: list[str]) -> dict[str, Any]:
-    """Run one version's functions in this process; returns results or an error, and seconds, by "room/case"."""
+    """Run one version's functions in this process; returns results or an error, and CPU seconds, by "room/case"."""
     from differential_cases import plain
 
     runs: dict[str, Any] = {}
@@ -103,12 +103,12 @@ def run_side(side: str, names: list[str]) -> dict[str, Any]:
         function = getattr(case, side)
         if function is None:
             continue
-        start = time.perf_counter()
+        start = time.process_time()
         try:
             run: dict[str, Any] = {"results": {name: plain(value) for name, value in function().items()}}
         except Exception:
             run = {"error": traceback.format_exc()}
-        run["seconds"] = time.perf_counter() - start
+        run["seconds"] = time.process_time() - start
         runs[f"{room}/{case.name}"] = run
     return runs
 

@@ -23,6 +23,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +150,14 @@ def command(*words: object) -> tuple[int, str, str]:
         except SystemExit as stop:
             status = int(stop.code or 0)
     return int(status), out.getvalue(), err.getvalue()
+
+
+@cache
+def tiny() -> Any:
+    """Return the packaged model on the CPU, opened once; cases do not change it."""
+    from idmetric import IDSim
+
+    return IDSim("tiny", device="cpu")
 
 
 # Results
