@@ -25,8 +25,8 @@ from idmetric.evaluate.protocols.common.scorers import EvalSettings as Protocol
 from idmetric.evaluate.protocols.common.scorers import bind
 from idmetric.evaluate.protocols.judges import judge as module
 from idmetric.evaluate.protocols.judges.endpoint import Endpoint
-from idmetric.evaluate.protocols.judges.judge import Judge
-from idmetric.evaluate.protocols.judges.questions import as_question, named_question, question_names
+from idmetric.evaluate.protocols.judges.judge import ANSWERS, Judge
+from idmetric.evaluate.protocols.judges.questions import named_question
 from idmetric.evaluate.protocols.judges.scorer import JudgeModel, open_judge
 from idmetric.metric.errors import RequestError
 from idmetric.metric.images.masks import MaskWarning
@@ -182,7 +182,7 @@ def test_the_key_is_sent_and_shown_nowhere(
         assert server.headers[0]["Authorization"] == f"Bearer {SECRET}"
         with pytest.raises(RequestError, match="HTTP 401") as caught:
             asked.ask(pairs(5)[4:])
-    [path] = tmp_path.rglob("*.json")
+    [path] = tmp_path.rglob("*.jsonl")
     texts = [str(caught.value), repr(asked.backend), str(verdicts), asked.report(), caplog.text, path.read_text()]
     assert all(SECRET not in text for text in [*texts, str(asked.signature())])
     assert json.loads(path.read_text())["by"] == "***"
@@ -226,107 +226,21 @@ def test_fenced_and_thought_out_json_is_an_answer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "reason"),
+    ("text", "reason"),
     [
-        ({"score": 11}, "score is '11', not a number from 0 to 10"),
-        ({"score": float("nan")}, "number from 0 to 10"),
-        ({"confidence": "sure"}, "high, medium or low"),
-        ({"background_used": 0}, "true or false"),
-        ({"match_cues": "dent"}, "a list of texts"),
-        ({"why": "x"}, "with the fields match_cues"),
-    ],
-)  # fmt: skip
-def test_a_malformed_answer_is_refused(change: dict[str, Any], reason: str) -> None:
-    with pytest.raises(ValueError, match=reason):
-        named_question("evidence").parse(json.dumps({**GOOD, **change}))
-
-
-def test_other_texts_are_no_answer() -> None:
-    missing = {k: v for k, v in GOOD.items() if k != "score"}
-    sure = f"Sure! {json.dumps(GOOD)}"
-    for text in ("", "score: 8", json.dumps(missing), sure, "[8]", "8", json.dumps(GOOD)[:-5], "[" * 100_000):
-        with pytest.raises(ValueError, match=r"not (JSON|a JSON object)"):
-            named_question("evidence").parse(text)
-
-
-# Questions in files
-
-
-def test_each_question_of_the_package_states_where_its_words_come_from() -> None:
-    assert question_names() == ["dreambench++", "evidence", "gedit", "instance"]
-    for name in question_names():
-        question = named_question(name)
-        assert question.name == name
-        assert question.source
-        assert re.match(r"Apache-2.0|MIT, Copyright \(c\) ", question.license)
-        assert re.fullmatch(r"[0-9a-f]{40}" if "github.com" in question.source else "", question.commit)
-    benchmark = named_question("dreambench++")
-    assert (len(benchmark.prompt), len(benchmark.reply)) == (2582, 1717)  # characters of the benchmark's two files
-
-
-def test_dreambench_asks_in_two_turns_and_reads_a_line() -> None:
-    question = named_question("dreambench++")
-    acts = [says("Score: 3"), says("Score: 5"), says("Score: 1\nScore: 2"), says("**Score**: [4]")]
-    with serving(*acts) as server:
-        asked = judge(server, question=question)
-        verdicts = asked.ask(pairs(2))
-    assert [verdict.similarity for verdict in verdicts] == [0.75, 1.0]
-    assert server.count == 4  # 5 is no grade of this scale, and of two lines it is not clear which one counts
-    text, reply, images = server.bodies[0]["messages"]
-    assert (text["role"], text["content"]) == ("user", question.prompt)
-    assert (reply["role"], reply["content"]) == ("assistant", question.reply)
-    assert [part["type"] for part in images["content"]] == ["text", "image_url", "text", "image_url"]
-
-
-def test_a_question_about_an_instruction_is_asked_with_the_prompt_of_the_image(tmp_path: Path) -> None:
-    for k in range(3):
-        image(50 * k).save(tmp_path / f"{k}.png")
-    rows = [Row("i0", "0.png"), Row("i1", "1.png", text="make it red"), Row("i2", "2.png")]
-    manifest = Manifest.from_rows(rows, tmp_path)
-    with serving(says({"score": [8, 6], "reasoning": "the sky too"}), says({"score": [8], "reasoning": ""})) as server:
-        asked = JudgeModel(judge(server, question=named_question("gedit")))
-        scores = bind(manifest, {"judge": asked}, Protocol()).models["judge"].pairs([0, 0], [1, 2])
-    assert scores[0] == 0.6  # the lower of both grades, of 10
-    assert np.isnan(scores[1])
-    assert "question 'gedit' is about the prompt of the image, which is not known" in asked.report()
-    assert server.count == 1
-    assert server.bodies[0]["messages"][0]["content"][0]["text"].endswith("\nEditing instruction: make it red\n")
-    for text in ('{"score": [8], "reasoning": ""}', '{"score": [8, 11], "reasoning": ""}', '{"score": [8, 9]}'):
-        with pytest.raises(ValueError, match=r"a list of 2 or more numbers|with the fields score, reasoning"):
-            named_question("gedit").parse(text)
-
-
-OWN = {
-    "name": "mine", "source": "https://example.org", "license": "MIT", "text": "Rate <instruction>.", "format": "lines",
-    "answer": {"Fidelity": {"type": "number", "minimum": 1, "maximum": 5}}, "similarity": "Fidelity", "max_tokens": 90,
-}  # fmt: skip
-
-
-def test_a_question_of_your_own_is_a_file_next_to_the_judge(tmp_path: Path) -> None:
-    (tmp_path / "mine.json").write_text(json.dumps(OWN))
-    about = {"url": "http://127.0.0.1:1/v1", "model": "m", "question": "mine.json"}
-    (tmp_path / "judge.json").write_text(json.dumps(about))
-    question = open_judge(tmp_path / "judge.json").judge.question
-    assert question.similarity(question.parse("Reason: 2 cats\nFidelity: 4/5")) == 0.75
-    (tmp_path / "judge.json").write_text(json.dumps({**about, "question": "yours.json"}))
-    with pytest.raises(RequestError, match=r"yours\.json"):
-        open_judge(tmp_path / "judge.json")
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"text": None}, "no text"),
-        ({"format": "xml"}, "neither json nor lines"),
-        ({"answer": {"Fidelity": {"type": "number"}}}, "the JSON schema of each field"),
-        ({"similarity": "Grade"}, r"not a field of answer \(Fidelity\)"),
-        ({"answer": {"Fidelity": {"enum": ["good", "bad"]}}}, "a field without numbers"),
+        (json.dumps({**GOOD, "score": 11}), "score is '11', not a number from 0 to 10"),
+        (json.dumps({**GOOD, "score": float("nan")}), "number from 0 to 10"),
+        (json.dumps({**GOOD, "score": True}), "number from 0 to 10"),
+        ("{}", "not a JSON object with the field score"),
+        ("[8]", "not a JSON object"),
+        (f"Sure! {json.dumps(GOOD)}", "not JSON"),
+        (json.dumps(GOOD)[:-5], "not JSON"),
+        ("[" * 100_000, "not JSON"),
     ],
 )
-def test_a_malformed_question_names_what_is_wrong(change: dict[str, Any], reason: str) -> None:
-    content = {key: value for key, value in {**OWN, **change}.items() if value is not None}
+def test_other_texts_are_no_answer(text: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        as_question(content)
+        named_question("evidence").parse(text)
 
 
 # Failures
@@ -415,32 +329,15 @@ def test_a_stopped_run_resumes(tmp_path: Path) -> None:
     assert (again.counts["known"], again.counts["requests"]) == (5, 0)
 
 
-def test_a_list_that_may_be_empty_is_no_grade_and_questions_have_their_own_signature() -> None:
-    content = {
-        "name": "mine", "source": "mine", "license": "CC0-1.0", "text": "How alike?", "format": "json",
-        "answer": {"grade": {"type": "number", "minimum": 0, "maximum": 10}}, "similarity": "grade", "max_tokens": 9,
-    }  # fmt: skip
-    with serving(says(GOOD)) as server:
-        signatures = set()
-        for highest, reply in ((10, ""), (100, ""), (10, "Yes.")):
-            answer = {"grade": {"type": "number", "minimum": 0, "maximum": highest}}
-            asked = as_question({**content, "answer": answer, "reply": reply})
-            signatures.add(judge(server, question=asked).signature()["question"])
-        assert len(signatures) == 3
-    numbers = {"type": "array", "items": content["answer"]["grade"]}
-    with pytest.raises(ValueError, match="a list that may be empty: give it minItems"):
-        as_question({**content, "answer": {"grade": numbers}})
-    assert as_question({**content, "answer": {"grade": {**numbers, "minItems": 1}}}).highest == 10
-
-
 def test_another_question_is_asked_again(tmp_path: Path) -> None:
-    with serving(says(GOOD)) as server:
+    with serving(says({**GOOD, "similarity": 0.5})) as server:
         a, b = pairs(1)[0]
         judge(server, store=tmp_path).ask([(a, b)])
         others: list[tuple[Judge, Any]] = [
             (Judge(Endpoint(server.url, "other"), **QUICK, store=tmp_path), (a, b)),
             (judge(server, side=16, store=tmp_path), (a, b)),
             (judge(server, max_tokens=90, store=tmp_path), (a, b)),
+            (judge(server, question=named_question("instance"), store=tmp_path), (a, b)),
             (judge(server, store=tmp_path), (b, a)),
             (judge(server, store=tmp_path), (a, image(1))),
         ]
@@ -461,12 +358,12 @@ def test_servers_on_two_ports_or_paths_of_a_host_share_no_answers(tmp_path: Path
 def test_a_damaged_answer_is_asked_for_again(tmp_path: Path) -> None:
     with serving(says(GOOD)) as server:
         judge(server, store=tmp_path).ask(pairs(1))
-        [path] = tmp_path.rglob("*.json")
-        whole = path.read_text()
-        path.write_text(whole[:50])
+        path = tmp_path / ANSWERS
+        [whole] = path.read_text().splitlines()
+        path.write_text(f"{whole[:50]}\n")
         assert judge(server, store=tmp_path).ask(pairs(1))[0].similarity == 0.8
     assert server.count == 2
-    assert path.read_text() == whole
+    assert path.read_text().splitlines() == [whole[:50], whole]
 
 
 def test_requests_at_a_time_are_bounded_and_pairs_asked_once() -> None:
@@ -569,7 +466,7 @@ def test_the_command_takes_a_judge_from_a_file_and_reports_its_work(
     assert said.out == again.out
     assert "fake: 3 pairs, 0 of them known, 0 without an answer; 3 requests, 300 + 60 tokens" in said.err
     assert "fake: 3 pairs, 3 of them known, 0 without an answer; 0 requests" in again.err
-    assert len(list((tmp_path / "out" / "judge").rglob("*.json"))) == 3
+    assert len((tmp_path / "out" / "judge" / ANSWERS).read_text().splitlines()) == 3
 
 
 @pytest.mark.parametrize(

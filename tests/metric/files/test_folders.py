@@ -150,7 +150,6 @@ OTHER_LISTS = {
     "train/contention.py",  # threads, in /proc
     "data/generate/weights.py",  # refuses code
     "cli/score.py",  # outputs that would replace an input
-    "evaluate/protocols/judges/questions.py",  # of the package
     "evaluate/protocols/common/protocol.py",
 }
 

@@ -115,35 +115,25 @@ class Endpoint:
         prompt: str,
         images: Sequence[bytes],
         *,
-        reply: str = "",
         max_tokens: int,
         temperature: float,
         seed: int,
     ) -> Reply | FailedCall:
         """Ask one question about two JPEG images.
 
-        Args:
-            reply: what the model is said to have answered to the prompt, before it sees the images; "": nothing.
-
         Raises:
             RequestError: if all questions would fail.
         """
-        messages: list[dict[str, Any]] = []
-        content: list[dict[str, Any]] = []
-        if reply:
-            messages += [{"role": "user", "content": prompt}, {"role": "assistant", "content": reply}]
-        else:
-            content.append({"type": "text", "text": prompt})
+        content: list[dict[str, Any]] = [{"type": "text", "text": prompt}]
         for name, image in zip("AB", images, strict=True):
             address = f"data:image/jpeg;base64,{base64.b64encode(image).decode()}"
             content += [
                 {"type": "text", "text": f"Image {name}:"},
                 {"type": "image_url", "image_url": {"url": address}},
             ]
-        messages.append({"role": "user", "content": content})
         body = {
             "model": self.model,
-            "messages": messages,
+            "messages": [{"role": "user", "content": content}],
             "max_tokens": max_tokens,
             "temperature": temperature,
             "seed": seed,

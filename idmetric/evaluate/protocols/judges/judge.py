@@ -4,9 +4,9 @@
     verdicts = judge.ask([("a.jpg", "b.jpg"), ("a.jpg", "c.jpg")])
     print(judge.report())
 
-After NearID, section 0.E.11 (question "evidence"), ID-Sim, section D.3 ("instance"), and benchmarks' own prompts (see
-`questions`). Every answer is kept on disk under a digest of the question (images, words, model, settings): a stopped
-run resumes, and no answer is paid for twice. A pair without an answer is counted and has no score, never a score of 0.
+After NearID, section 0.E.11 (question "evidence"), and ID-Sim, section D.3 ("instance"). Every answer is a line of
+answers.jsonl, under a digest of the question (images, words, model, settings): a stopped run resumes, and no answer is
+paid for twice. A pair without an answer is counted and has no score, never a score of 0.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,9 @@ from PIL import Image
 from idmetric.evaluate.protocols.judges.endpoint import Endpoint, FailedCall
 from idmetric.evaluate.protocols.judges.questions import Question, named_question
 from idmetric.metric.errors import RequestError
-from idmetric.metric.files import json_file
-from idmetric.metric.files.output import replacing
 from idmetric.metric.images.read import read_image
 
+ANSWERS = "answers.jsonl"  # in the folder for answers
 _TRIES = 4  # requests for a pair before it counts as failed
 _PAUSE, _LONGEST_PAUSE = 2.0, 60.0  # seconds before the second try, doubled for each further one
 _TEMPERATURE_AGAIN = 0.7  # after an unreadable answer: the same request would give the same answer
@@ -92,7 +91,7 @@ class Judge:
         about = self.backend.about()
         return {
             "model": f"judge:{about['model']}",
-            "question": f"{self.question.name}@{_digest(asdict(self.question))[:8]}",
+            "question": f"{self.question.name}@{_digest(self.question.prompt)[:8]}",
             "resolution": f"<={self.side}px jpeg",
             "settings": _digest([about, self._asked()])[:8],
         }
@@ -113,15 +112,12 @@ class Judge:
         progress: Callable[[int, int], None] | None = None,
         *,
         read: Callable[[Any], Image.Image] = read_image,
-        instruction_of: Callable[[Any], str | None] = lambda image: None,
     ) -> list[Verdict]:
         """The verdict on each pair.
 
         Args:
             pairs: images of any kind that `read` opens, in threads.
             progress: called with (pairs done, pairs in all).
-            instruction_of: from a pair's second image to the prompt that it was generated from, which some questions
-                are about.
 
         Raises:
             ImageReadError: naming an image that cannot be read.
@@ -130,9 +126,10 @@ class Judge:
         start = time.monotonic()
         failed = 0  # in a row
         self._stop.clear()
+        self._answers = self._stored_answers() | self._answers
         pool = ThreadPoolExecutor(self.concurrency)
         try:
-            futures = [pool.submit(self._one, a, b, read, instruction_of(b)) for a, b in pairs]
+            futures = [pool.submit(self._one, a, b, read) for a, b in pairs]
             for done, future in enumerate(as_completed(futures), 1):
                 verdict = future.result()
                 self.counts.update(pairs=1, known=int(verdict.stored))
@@ -151,23 +148,17 @@ class Judge:
             self.seconds += time.monotonic() - start
         return [future.result() for future in futures]
 
-    def _one(self, a: Any, b: Any, read: Callable[[Any], Image.Image], instruction: str | None) -> Verdict:
+    def _one(self, a: Any, b: Any, read: Callable[[Any], Image.Image]) -> Verdict:
         try:
             images = [read(a), read(b)]
-            try:
-                prompt = self.question.asked_about(instruction)
-            except ValueError as error:
-                return Verdict(None, reason=str(error))
             about = {
                 "backend": self.backend.about(),
                 "asked": self._asked(),
-                "prompt": prompt,
+                "prompt": self.question.prompt,
                 "images": [_pixels(image) for image in images],
             }
-            if self.question.reply:
-                about["reply"] = self.question.reply
             key = _digest(about)
-            answer = self._stored_answer(key)
+            answer = self._answers.get(key)
             if answer is not None:
                 return Verdict(self.question.similarity(answer), stored=True)
             return self._try(key, about, [encode(image, self.side) for image in images])
@@ -185,7 +176,6 @@ class Judge:
             reply = self.backend.ask(
                 about["prompt"],
                 images,
-                reply=self.question.reply,
                 max_tokens=self.max_tokens,
                 seed=_SEED + unreadable,
                 temperature=_TEMPERATURE_AGAIN if unreadable else 0.0,
@@ -228,23 +218,28 @@ class Judge:
             "question": self.question.name,
         }
 
-    # Answers by the digest of their question, in a JSON file each
+    # Answers by the digest of their question, in a line of JSON each
 
-    def _stored_answer(self, key: str) -> dict[str, Any] | None:
-        if key in self._answers or self.store is None:
-            return self._answers.get(key)
-        try:
-            record = json_file.read(self.store / key[:2] / f"{key}.json")
-            return self.question.checked(record["answer"])
-        except (OSError, ValueError, KeyError, TypeError):  # none, or damaged: ask, and replace the file
-            return None
+    def _stored_answers(self) -> dict[str, dict[str, Any]]:
+        answers: dict[str, dict[str, Any]] = {}
+        if self.store is None or not (self.store / ANSWERS).exists():
+            return answers
+        for line in (self.store / ANSWERS).read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                record = json.loads(line)
+                answers[record["key"]] = self.question.checked(record["answer"])
+            except (ValueError, KeyError, TypeError):  # of another question, or cut off by a full disk: ask again
+                continue
+        return answers
 
     def _store(self, key: str, record: Mapping[str, Any]) -> None:
-        self._answers[key] = record["answer"]
-        if self.store is not None:
-            text = json.dumps(record, ensure_ascii=False, indent=1) + "\n"
-            with replacing(self.store / key[:2] / f"{key}.json", parents=True) as temporary:
-                temporary.write_text(text, encoding="utf-8")
+        with self._lock:
+            self._answers[key] = record["answer"]
+            if self.store is None:
+                return
+            self.store.mkdir(parents=True, exist_ok=True)
+            with (self.store / ANSWERS).open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"key": key, **record}) + "\n")
 
 
 def encode(image: Image.Image, side: int) -> bytes:

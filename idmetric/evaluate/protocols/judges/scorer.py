@@ -27,7 +27,7 @@ from idmetric.evaluate.protocols.common.columns import Array
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
 from idmetric.evaluate.protocols.judges.endpoint import Endpoint
 from idmetric.evaluate.protocols.judges.judge import Judge
-from idmetric.evaluate.protocols.judges.questions import open_question
+from idmetric.evaluate.protocols.judges.questions import named_question
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files import json_file
 from idmetric.metric.images.read import ImageReadError, read_image
@@ -89,10 +89,7 @@ class JudgeModel:
         """Similarities (P,) of a's rows to b's, one by one; NaN without an answer."""
         pairs = [(int(i), int(j)) for i, j in zip(a, b, strict=True)]
         distinct = list(dict.fromkeys(pairs))
-        prompts = self.manifest.column("text")
-        verdicts = self.judge.ask(
-            distinct, self.settings.pair_progress, read=self.read, instruction_of=lambda row: prompts[row]
-        )
+        verdicts = self.judge.ask(distinct, self.settings.pair_progress, read=self.read)
         similarities = dict(zip(distinct, [verdict.similarity for verdict in verdicts], strict=True))
         return np.array([similarities[pair] for pair in pairs], dtype=np.float64)  # None becomes NaN
 
@@ -136,7 +133,7 @@ def open_judge(source: str | Path) -> JudgeModel:
         options = json_file.read(path)
         if not isinstance(options, dict) or "url" not in options:
             raise ValueError('give {"url": ..., "model": ...}, the address of a server and the name of its model')
-        question = open_question(options.pop("question", "evidence"), Path(path).parent)
+        question = named_question(options.pop("question", "evidence"))
         judge_options = {key: options.pop(key) for key in _JUDGE if key in options}
         endpoint = Endpoint(**options)
         _check_server(endpoint, path, host)
