@@ -133,7 +133,6 @@ def run(name: str, module: Any, args: Namespace) -> Stopped | None:
             else:
                 smoke_folder = args.out / run_folder.SMOKE_DATA
                 processes.on_main(lambda: check(args.out / RECORD, parents=True))
-                config = processes.on_main(lambda: run_folder.as_started(args.out, config))
             data = _data(module, args, processes, smoke_folder)
             seed_all(settings.seed)  # new weights follow from the seed
             recipe = module.build(config, data, processes)

@@ -72,9 +72,7 @@ def batch_rows(step: int, count: int, size: int, seed: int) -> NDArray[np.int64]
 
 
 def steps_per_epoch(count: int, size: int) -> int:
-    """Whole batches in an epoch."""
-    if count < size:
-        raise ValueError(f"{count} items do not fill a batch of {size}: give more data, or choose a smaller batch")
+    """Whole batches in an epoch, of data that fill one (`check_batch`)."""
     return count // size
 
 
@@ -91,23 +89,20 @@ def share(size: int, rank: int, count: int, parts: str = "samples of a batch") -
     return range(rank * size // count, (rank + 1) * size // count)
 
 
-def most_fitting(asked: int, available: int, processes: int, units: str) -> int:
-    """The size of a batch: as asked, or if the data have less, the most that the processes can share equally.
+def check_batch(size: int, available: int, units: str, option: str = "--batch-size") -> None:
+    """Refuse a batch that the data do not fill.
 
     Args:
-        units: what `available` counts, for the message.
+        units: what `size` and `available` count, for the message. option: what sets the size.
 
     Raises:
-        ManifestError: if the data have less than one for each process.
+        ManifestError: if the data have less.
     """
-    if available >= asked:
-        return asked
-    if available < processes:
+    if available < size:
         raise ManifestError(
-            f"too few {units} for {processes} processes: the data have {available}, and each process needs at least "
-            f"one in a batch, {processes} in all: start fewer processes, or give more data"
+            f"the data have {available} {units}, too few for a batch of {size}: set {option} to {available} at most, "
+            "or give more data"
         )
-    return available // processes * processes
 
 
 # Pixels

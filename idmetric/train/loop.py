@@ -28,7 +28,6 @@ from idmetric.metric.checkpoints.training_run import RECORD
 from idmetric.metric.files import StrPath
 from idmetric.metric.files.folders import matching
 from idmetric.train import run_folder, state
-from idmetric.train.contention import CoreWatch, spins
 from idmetric.train.loader import Failure, batches, seed_all
 from idmetric.train.log import Log, Meter
 from idmetric.train.options import TrainSettings as TrainSettings  # part of this module
@@ -153,7 +152,6 @@ def _record(recipe: Recipe, out: Path, settings: TrainSettings, processes: Proce
         "run": dataclasses.asdict(settings),
         "device": processes.device.type,
         "processes": processes.count,
-        "asked": run_folder.asked(out) | dict(recipe.asked),
         "trained_parameters": parameter_counts(recipe)[0],
     }
     return run_folder.make(recipe.name, decisive, incidental)
@@ -201,7 +199,6 @@ class _Run:
             log.line(self._headline())
             if self._validate(log):  # the first one, or one that failed before the run was stopped
                 self._save()
-            watch = self._core_watch()
             meter = Meter()
             for step in steps:
                 meter.wait()
@@ -211,21 +208,12 @@ class _Run:
                     return Stopped(self.done, signals[-1] if signals else signal.SIGTERM)
                 meter.add(self._step(step, batch))
                 self.done = step + 1
-                if watch is not None and (note := watch.look()):
-                    log.line(note)
                 if self._is_due(settings.log_every):
                     log.training(self.done, meter.read(processes))
                 is_best = self._validate(log)
                 if is_best or self._is_due(settings.save_every):
                     self._save()
         return None
-
-    def _core_watch(self) -> CoreWatch | None:
-        """The watch over cores that other processes use, if spinning threads compute the steps."""
-        threads = torch.get_num_threads()
-        if self.processes.device.type != "cpu" or not spins(threads):
-            return None
-        return CoreWatch(threads)
 
     def _headline(self) -> str:
         recipe = self.recipe

@@ -29,8 +29,6 @@ class Recipe(Protocol):
         model: on `processes.device`, in train mode where it trains; parameters that train require grad.
         steps: optimizer steps of the whole run.
         best: key of `validate()`; its highest value marks the best checkpoint; "" = keep no best one.
-        asked: as they were asked, the settings that are smaller in `settings`, as the data do not fill a batch; a
-            run goes on with the smaller ones, see `run_folder.as_started`.
         prefetch: batches that a loading process reads ahead; fewer where batches are large.
     """
 
@@ -39,7 +37,6 @@ class Recipe(Protocol):
     model: Embedder
     steps: int
     best: str = ""
-    asked: Mapping[str, Any] = {}
     prefetch: int = 2
 
     def modules(self) -> Mapping[str, nn.Module]:
@@ -92,12 +89,6 @@ def decisive(config: Any, incidental: Collection[str], **more: Any) -> dict[str,
     """
     fields = {name: value for name, value in asdict(config).items() if name not in incidental}
     return fields | more
-
-
-def changed(asked: Any, fitted: Any) -> dict[str, Any]:
-    """A recipe's `asked`: the fields of the first config that differ in the second one."""
-    values = asdict(fitted)
-    return {name: value for name, value in asdict(asked).items() if value != values[name]}
 
 
 def parameter_counts(recipe: Recipe) -> tuple[int, int]:

@@ -6,10 +6,9 @@ import json
 import platform
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 from idmetric.metric.checkpoints.training_run import RECORD
 from idmetric.metric.files import json_file
@@ -19,11 +18,7 @@ from idmetric.metric.files.output import replacing
 from idmetric.train.state import TrainError
 from idmetric.version import __version__
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
 SMOKE_DATA = "smoke-data"
-Config = TypeVar("Config", bound="DataclassInstance")  # of a recipe
 _LOCK = ".run.lock"
 _PACKAGES = ("torch", "timm", "torchvision", "accelerate", "peft", "transformers", "numpy", "safetensors")
 
@@ -77,24 +72,6 @@ def check_same(out: Path, record: Mapping[str, Any]) -> dict[str, Any] | None:
     if changes:
         raise TrainError(f"{out} holds a run with other settings: start it as it was, or name another --out:{changes}")
     return old
-
-
-def asked(out: Path) -> dict[str, Any]:
-    """As they were asked, the settings of a folder's run that were made smaller because the data fill no such batch."""
-    record = read(out) or {}
-    return dict(record.get("asked", {}))
-
-
-def as_started(out: Path, config: Config) -> Config:
-    """A recipe's config with the batch of the run in a folder, if the batch that was asked for there is asked for now.
-
-    The batch that fits the data also depends on the number of processes: the run goes on with the batch of its start.
-    """
-    values = asked(out)
-    if not values or any(getattr(config, name, None) != value for name, value in values.items()):
-        return config
-    settings = (read(out) or {})["settings"]
-    return replace(config, **{name: settings[name] for name in values})
 
 
 def read(out: Path) -> dict[str, Any] | None:

@@ -19,14 +19,12 @@ from idmetric.train.batches import (
     Pictures,
     batch_rows,
     check,
+    check_batch,
     generator,
-    most_fitting,
     permutation,
     share,
     steps_per_epoch,
 )
-from idmetric.train.idsim.config import IDSimTraining
-from idmetric.train.idsim.recipe import _fitted
 from tests.train_parts import picture
 
 
@@ -93,8 +91,6 @@ def test_an_incomplete_last_batch_is_left_out() -> None:
     taken = np.concatenate([batch_rows(step, 11, 4, seed=0) for step in (0, 1)])
     assert len(set(taken.tolist())) == 8
     assert np.array_equal(batch_rows(2, 11, 4, 0), permutation(0, 1, 11)[:4])
-    with pytest.raises(ValueError, match="3 items do not fill a batch of 4"):
-        batch_rows(0, 3, 4, 0)
     with pytest.raises(ValueError, match="read-only"):
         batch_rows(0, 12, 4, 0)[0] = 1
 
@@ -220,12 +216,9 @@ def test_unreadable_images_are_skipped_with_what_depends_on_them(broken: Manifes
         check(broken.take([1, 4]), on_error="skip")
 
 
-def test_data_without_one_item_for_each_process_are_refused_by_their_numbers() -> None:
-    """Of 3 items, two processes share 2; four get none, as does ID-Sim's second process from 1 triplet."""
-    assert most_fitting(400, 3, 2, "classes") == 2
-    assert most_fitting(400, 3, 1, "classes") == 3
-    with pytest.raises(ManifestError, match=r"the data have 3, .* 4 in all: start fewer"):
-        most_fitting(400, 3, 4, "classes")
-    with pytest.raises(ManifestError, match="too few triplets for 2 processes: the data have 1"):
-        _fitted(IDSimTraining(), 1, 2)
-    assert _fitted(IDSimTraining(), 2, 2)[0] == IDSimTraining(batch_size=1, accumulation=2)
+def test_a_batch_that_the_data_do_not_fill_is_refused_by_its_option() -> None:
+    check_batch(4, 4, "triplets")
+    with pytest.raises(ManifestError, match=r"\b3 triplets\b.*\b4\b.*--batch-size\b.*\b3\b"):
+        check_batch(4, 3, "triplets")
+    with pytest.raises(ManifestError, match="--classes"):
+        check_batch(4, 3, "classes", "--classes")

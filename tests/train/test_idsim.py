@@ -209,24 +209,6 @@ WRONG: dict[str, tuple[str, Callable[[list[Row]], list[Row]]]] = {
 }  # fmt: skip
 
 
-def test_a_step_is_clipped_to_the_triplets_with_a_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of 6 triplets a step of 2 micro-batches of 4 takes 1 of 4; one of 8 takes 6; two processes take 3 each."""
-    whole = Manifest.from_rows(triplets(tmp_path), tmp_path)
-
-    def clipped(batch_size: int, accumulation: int, count: int = 1) -> tuple[int, int]:
-        processes = Processes(cpu=True)
-        processes.count = count
-        config = build(replace(PLAIN, batch_size=batch_size, accumulation=accumulation), whole, processes).config
-        return config.batch_size, config.accumulation
-
-    assert clipped(4, 2) == (4, 1)
-    assert "note: a step has 1 micro-batches of 4 triplets, as the data do not fill 2 of 4" in capsys.readouterr().out
-    assert clipped(8, 4) == (6, 1)
-    assert clipped(8, 4, count=2) == (3, 2)
-    assert clipped(3, 2) == (3, 2)
-    assert "note" not in capsys.readouterr().out.splitlines()[-1]
-
-
 def test_wrong_data_are_refused_with_how_to_fix_them(tmp_path: Path) -> None:
     rows = triplets(tmp_path)
     for name, (text, changed) in WRONG.items():

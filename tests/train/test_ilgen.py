@@ -464,26 +464,6 @@ def test_wrong_data_are_refused_with_how_to_fix_them(data: Manifest) -> None:
             made(given, **options)
 
 
-def test_a_batch_is_clipped_to_the_data_with_a_note(data: Manifest, capsys: pytest.CaptureFixture[str]) -> None:
-    """9 identities of 4 images: the paper's 400 classes become 9, images of other losses 36; 2 processes share 8."""
-    recipe = made(data, classes=400)
-    assert (recipe.config.classes, recipe.config.batch_size, recipe.settings["classes"]) == (9, 36, 9)
-    assert len(recipe.load(0)["pixels"]) == 36
-    assert recipe.steps == 3  # one a pass
-    assert "ilgen: note: a batch has 9 classes, as the data do not fill one of 400" in capsys.readouterr().out
-    assert made(data, loss="contrastive", batch_size=50).config.batch_size == 36
-    capsys.readouterr()
-    made(data, classes=9)
-    assert "note" not in capsys.readouterr().out
-
-    two = Processes(cpu=True)
-    two.count = 2
-    assert build(config(classes=400), data, two).config.classes == 8
-    two.count = 10
-    with pytest.raises(ManifestError, match="too few classes for 10 processes: the data have 9"):
-        build(config(classes=400), data, two)
-
-
 # The model in the package
 
 

@@ -612,12 +612,6 @@ def test_wrong_data_are_refused_with_how_to_fix_them(data: Manifest, text: str) 
         recipe(changed(data), **config)
 
 
-def test_a_batch_is_clipped_to_the_identities_with_a_note(data: Manifest, capsys: pytest.CaptureFixture[str]) -> None:
-    run = recipe(data, batch_size=128)  # an epoch has 14 tuples
-    assert (run.config.batch_size, run.settings["batch_size"], run.batches.per_epoch) == (14, 14, 1)
-    assert "note: a batch has 14 tuples, as the data do not fill one of 128" in capsys.readouterr().out
-
-
 def test_a_plain_folder_of_photos_trains_by_the_options_that_the_refusal_names(data: Manifest) -> None:
     plain = data.filter(role="real").replace(mask=None, parent=None, oracle=None)
     with pytest.raises(ManifestError, match="trains by --objective info-nce --mask-prob 0"):

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from idmetric.metric.errors import RequestError
-from idmetric.train.visme.batch_sampler import Batch, Data, Pool, check, draw, fitted
+from idmetric.train.visme.batch_sampler import Batch, Data, Pool, check, draw
 from idmetric.train.visme.config import VisMETraining as Plan
 
 
@@ -186,27 +186,14 @@ def test_datasets_give_blocks_by_their_size_and_none_more_than_it_can() -> None:
 def test_datasets_that_cannot_fill_a_block_are_named() -> None:
     data = identities(list(range(20)), [50, 50, 51, 51], list(range(100, 130)))
     plan = Plan(batch_size=8, samples=4)
-    with pytest.raises(RequestError, match=r"'d1' has 2: fewer identities than the 4 samples.*at most 2"):
+    with pytest.raises(
+        RequestError, match=r"'d1' has 2: fewer identities than the 4 samples.*--samples to at most 2 .*--batch-size"
+    ):
         check(data, plan)
     check(data, replace(plan, sampling="naive"))
     data = replace(data, pools=(data.pools[0], data.pools[2]))
     with pytest.raises(RequestError, match=r"takes 16 blocks.*fill 12: \{'d0': 20, 'd2': 30\}.*batch-size to 48"):
         check(data, Plan(batch_size=64, samples=4))
-
-
-def test_a_batch_is_clipped_to_the_identities_of_a_dataset_with_a_note() -> None:
-    """149 identities fill 2 blocks of 64 samples, not the paper's 16; 9 fill one of 9, which 2 processes share as 8."""
-    plan = Plan(batch_size=1024, samples=64)
-    config, notes = fitted(identities(list(range(149)) * 2), plan)
-    assert (config.samples, config.blocks) == (64, 2)
-    assert notes == ["a batch has 2 blocks of 64 samples, as the data do not fill 16 of 64"]
-    few = identities(list(range(9)) * 2)
-    assert fitted(few, plan)[0].batch_size == 9
-    assert fitted(few, plan, processes=2)[0].batch_size == 8
-    assert slow_faults(draw(few, fitted(few, plan)[0], 0), few, fitted(few, plan)[0]) == []
-    assert fitted(few, Plan(batch_size=8, samples=4)) == (Plan(batch_size=8, samples=4), [])
-    several = identities(list(range(20)), [50, 50, 51, 51])
-    assert fitted(several, Plan(batch_size=8, samples=4))[1] == []  # which to leave out is the user's choice
 
 
 def test_impossible_neighbors_are_named() -> None:

@@ -18,7 +18,6 @@ alone.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -37,8 +36,8 @@ from idmetric.train.batches import (
     TRAINING,
     VALIDATION,
     Pictures,
+    check_batch,
     check_held_out,
-    most_fitting,
     rows_in,
     share,
     steps_per_epoch,
@@ -52,7 +51,7 @@ from idmetric.train.loader import seed_all
 from idmetric.train.losses.info_nce import info_nce
 from idmetric.train.options import weights_file
 from idmetric.train.processes import Processes
-from idmetric.train.recipe import Recipe, changed, decisive, painted
+from idmetric.train.recipe import Recipe, decisive, painted
 from idmetric.train.validate import validation
 
 
@@ -64,11 +63,11 @@ class IDSimRecipe(Recipe):
     def __init__(self, config: IDSimTraining, data: Manifest, processes: Processes) -> None:
         self.processes = processes
         triplets = read_triplets(data, TRAINING)
-        self.config, note = _fitted(config, len(triplets), processes.count)
-        self.asked = changed(config, self.config)
-        config = self.config
+        self.config = config
+        step_size = config.batch_size * config.accumulation
+        check_batch(step_size, len(triplets), "triplets", "--batch-size times --accumulation")
         share(config.accumulation, processes.rank, processes.count, "micro-batches")  # raises if they cannot be
-        self.steps = config.epochs * steps_per_epoch(len(triplets), config.batch_size * config.accumulation)
+        self.steps = config.epochs * steps_per_epoch(len(triplets), step_size)
         _check_identities(config, data, triplets)
         validated = read_triplets(data, VALIDATION) if len(rows_in(data, VALIDATION)) else None
         self.held_out: Manifest | None = None
@@ -92,9 +91,7 @@ class IDSimRecipe(Recipe):
         )
         if processes.main:
             count = len(validated) if validated else 0
-            print(
-                f"idsim: {len(triplets):,} triplets to train on; {count:,} of split val to validate{note}", flush=True
-            )
+            print(f"idsim: {len(triplets):,} triplets to train on; {count:,} of split val to validate", flush=True)
 
     def optimizer(self) -> torch.optim.Optimizer:
         """AdamW on LoRA and heads, weight decay 0 (C.2)."""
@@ -156,21 +153,6 @@ class IDSimRecipe(Recipe):
 
 
 build = IDSimRecipe
-
-
-def _fitted(config: IDSimTraining, triplets: int, processes: int) -> tuple[IDSimTraining, str]:
-    """The settings with a step that the triplets can fill and the processes can share, and a note if it is smaller."""
-    asked = config.batch_size * config.accumulation
-    if triplets >= asked:
-        return config, ""
-    step_size = most_fitting(asked, triplets, processes, "triplets")
-    batch_size = min(config.batch_size, step_size // processes)
-    accumulation = most_fitting(config.accumulation, triplets // batch_size, processes, "micro-batches")
-    note = (
-        f"\nidsim: note: a step has {accumulation} micro-batches of {batch_size} triplets, as the data do not fill "
-        f"{config.accumulation} of {config.batch_size}"
-    )
-    return replace(config, batch_size=batch_size, accumulation=accumulation), note
 
 
 def _check_identities(config: IDSimTraining, data: Manifest, triplets: Triplets) -> None:

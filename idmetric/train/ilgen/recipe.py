@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,7 @@ from idmetric.metric.models.load import load
 from idmetric.metric.models.nearid import NearID
 from idmetric.metric.models.timm_encoders import is_timm
 from idmetric.train import augment
-from idmetric.train.batches import VALIDATION, Pictures, check_held_out, most_fitting, rows_in, share
+from idmetric.train.batches import VALIDATION, Pictures, check_batch, check_held_out, rows_in, share
 from idmetric.train.gradcache import cached_backward
 from idmetric.train.ilgen.config import CLASS_BATCHES, ILGenTraining
 from idmetric.train.ilgen.config import SMOKE as SMOKE
@@ -53,7 +52,7 @@ from idmetric.train.losses.info_nce import label_info_nce
 from idmetric.train.losses.recall_at_k import batch_recall_at_k
 from idmetric.train.options import weights_file
 from idmetric.train.processes import Processes
-from idmetric.train.recipe import Recipe, changed, decisive, painted
+from idmetric.train.recipe import Recipe, decisive, painted
 from idmetric.train.validate import validation
 
 
@@ -73,9 +72,8 @@ class ILGen(Recipe):
     def __init__(self, config: ILGenTraining, data: Manifest, processes: Processes) -> None:
         self.processes = processes
         classes = classes_of(data, config.images, config.few_images, config.seed)
-        self.config, notes = _fitted(config, classes, processes.count)
-        self.asked = changed(config, self.config)
-        config = self.config
+        _check_batch(config, classes)
+        self.config = config
         held_out = rows_in(data, VALIDATION)
         _check(data, classes, held_out)
         self.held_out: Manifest | None = None
@@ -89,7 +87,7 @@ class ILGen(Recipe):
         self.steps = config.epochs * self.batches.per_pass
         self.frozen_steps = config.frozen_epochs * self.batches.per_pass if config.loss == "softmax-margin" else 0
         if processes.main:
-            print(f"ilgen: {_summary(classes, self.steps)}", *notes, sep="\nilgen: note: ", flush=True)
+            print(f"ilgen: {_summary(classes, self.steps)}", flush=True)
         self.settings = decisive(
             config,
             # "revision" identifies the weights
@@ -179,21 +177,12 @@ def _summary(classes: Classes, steps: int) -> str:
     return f"{text}; {steps:,} steps"
 
 
-def _fitted(config: ILGenTraining, classes: Classes, processes: int) -> tuple[ILGenTraining, list[str]]:
-    """The settings with a batch that the data can fill and the processes can share, and notes on what was changed."""
+def _check_batch(config: ILGenTraining, classes: Classes) -> None:
+    """Refuse a batch of more classes, or images, than there are."""
     if config.loss in CLASS_BATCHES:
-        option, units, asked, available = "classes", "classes", config.classes, len(classes)
+        check_batch(config.classes, len(classes), "classes", "--classes")
     else:
-        option, units, asked, available = "batch_size", "images", config.batch_size, classes.rows.size
-    size = most_fitting(asked, available, processes, units)
-    if size == asked:
-        return config, []
-    note = (
-        f"a batch has {size} {units}, as the data do not fill one of {asked}: "
-        "--epochs sets how many steps there are, and a higher --images or --few-images repeat takes more images"
-    )
-    changes: dict[str, Any] = {"batch_size": None, option: size}
-    return replace(config, **changes), [note]
+        check_batch(config.batch_size, classes.rows.size, "images")
 
 
 def _check(data: Manifest, classes: Classes, held_out: NDArray[np.int64]) -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from torch import Tensor
 from idmetric.data.curate.masking import inherit_masks
 from idmetric.data.manifest.table import Manifest, merge
 from idmetric.train import augment
-from idmetric.train.batches import VALIDATION, Pictures, check_held_out, most_fitting, rows_in, share
+from idmetric.train.batches import VALIDATION, Pictures, check_batch, check_held_out, rows_in, share
 from idmetric.train.features import FeatureCache, trunk_id
 from idmetric.train.gradcache import cached_backward
 from idmetric.train.losses.near_id import Tuples, distractor_cosines, near_id_terms
@@ -38,7 +37,7 @@ from idmetric.train.nearid.config import NearIDTraining
 from idmetric.train.nearid.data import check, digest, find, items, rows_of
 from idmetric.train.processes import Processes
 from idmetric.train.recipe import Recipe as Interface
-from idmetric.train.recipe import changed, decisive, painted
+from idmetric.train.recipe import decisive, painted
 from idmetric.train.validate import validation
 
 MASKS = True  # the check before training reads them too
@@ -65,13 +64,9 @@ class NearIDRecipe(Interface):
         data = inherit_masks(data)  # a distractor's mask is that of its view (released code)
         check(data, identities, config.shape, notes, oracle=config.objective.startswith("oracle"))
         tuples = items(identities, config.repeat)
-        batch_size = most_fitting(config.batch_size, len(tuples), processes.count, "tuples of identities")
-        if batch_size < config.batch_size:
-            notes.append(f"note: a batch has {batch_size} tuples, as the data do not fill one of {config.batch_size}")
-        self.config = replace(config, batch_size=batch_size)
-        self.asked = changed(config, self.config)
-        config = self.config
-        share(batch_size, processes.rank, processes.count)  # raises if it cannot be
+        check_batch(config.batch_size, len(tuples), "tuples of identities")
+        share(config.batch_size, processes.rank, processes.count)  # raises if it cannot be
+        self.config = config
         validated, _ = find(data, VALIDATION)
         check_held_out(data, rows_of(identities), rows_of(validated))
         self.held_out = data.take(rows_in(data, VALIDATION)) if validated else None

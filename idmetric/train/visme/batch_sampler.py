@@ -7,7 +7,7 @@ occurs twice in a batch, even across datasets, and an identity is drawn in propo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -16,7 +16,6 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from idmetric.metric.errors import RequestError
-from idmetric.train.batches import most_fitting
 from idmetric.train.visme.config import VisMETraining
 
 Rows = NDArray[np.int64]
@@ -93,28 +92,6 @@ class Batch:
     hard: Sequence[Sequence[int]]
 
 
-def fitted(data: Data, config: VisMETraining, processes: int = 1) -> tuple[VisMETraining, list[str]]:
-    """The settings with a batch that the data can fill and the processes can share, and notes on what was changed.
-
-    The samples of a block are fewer only with a single dataset: among several, the choice which to leave out or to
-    join is the user's (`check`).
-    """
-    samples = config.samples
-    fewest = min(_available(data, config))
-    if len(data.pools) == 1:
-        samples = most_fitting(samples, fewest, processes, _units(config))
-    if samples < 2 or fewest < samples:
-        return config, []
-    with_samples = replace(config, samples=samples, batch_size=samples * config.blocks)
-    blocks = min(config.blocks, int(_most_blocks(data, with_samples).sum()))
-    if blocks * samples == config.batch_size or blocks * samples % processes:
-        return config, []
-    note = (
-        f"a batch has {blocks} blocks of {samples} samples, as the data do not fill {config.blocks} of {config.samples}"
-    )
-    return replace(with_samples, batch_size=samples * blocks), [note]
-
-
 def check(data: Data, config: VisMETraining) -> None:
     """Check that every dataset fills a block, and that they fill a batch together."""
     what = _units(config)
@@ -124,7 +101,8 @@ def check(data: Data, config: VisMETraining) -> None:
         listed = "; ".join(f"dataset {name!r} has {count}" for name, count in too_small.items())
         raise RequestError(
             f"{listed}: fewer {what} than the {config.samples} samples of a block. Lower --samples to at most "
-            f"{max(1, min(too_small.values()))}, leave these out, or give them one name in column dataset"
+            f"{max(1, min(too_small.values()))} and --batch-size to a multiple of it, leave these out, or give them "
+            "one name in column dataset"
         )
     most_blocks = int(_most_blocks(data, config).sum())
     if most_blocks < config.blocks:

@@ -29,9 +29,9 @@ from idmetric.train.batches import TRAINING, VALIDATION, Pictures, check_held_ou
 from idmetric.train.gradcache import cached_backward
 from idmetric.train.losses.info_nce import LearnableTemperature, query_target_info_nce
 from idmetric.train.processes import Processes
-from idmetric.train.recipe import Recipe, changed, decisive, painted, painted_numbers
+from idmetric.train.recipe import Recipe, decisive, painted, painted_numbers
 from idmetric.train.visme import small_qwen
-from idmetric.train.visme.batch_sampler import check, draw, fitted
+from idmetric.train.visme.batch_sampler import check, draw
 from idmetric.train.visme.config import RANDOM, VisMETraining
 from idmetric.train.visme.config import SMOKE as SMOKE
 from idmetric.train.visme.config import Config as Config  # for `idmetric train`
@@ -76,14 +76,9 @@ class VisME(Recipe):
 
         prepared = prepare(data, settings, instructions=config.instructions)
         self.data = prepared.data
-        self.config, notes = fitted(self.data, config, processes.count)
-        self.asked = changed(config, self.config)
-        config = self.config
-        if processes.main:
-            if prepared.notes:
-                print(f"visme: left out: {'; '.join(prepared.notes)}", flush=True)
-            for note in notes:
-                print(f"visme: note: {note}", flush=True)
+        self.config = config
+        if processes.main and prepared.notes:
+            print(f"visme: left out: {'; '.join(prepared.notes)}", flush=True)
         check(self.data, config)
         share(config.batch_size, processes.rank, processes.count)  # raises if it cannot be
         self.model = self.initial_model(settings)
