@@ -93,41 +93,6 @@ def stable_diffusion(folder: Path, scheduler: Any = None, channels: int = 4, kin
     ).save_pretrained(folder)  # fmt: skip
 
 
-def sd_inpaint(folder: Path) -> None:
-    """Stable Diffusion for inpainting: 9 channels go into its UNet."""
-    from diffusers import PNDMScheduler
-
-    scheduler = PNDMScheduler(
-        beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear", steps_offset=1, skip_prk_steps=True,
-        set_alpha_to_one=False,
-    )  # fmt: skip
-    stable_diffusion(folder, scheduler, 9, "Inpaint")
-
-
-def powerpaint(base: Path, folder: Path) -> None:
-    """Files of PowerPaint v1 for a pipeline in `base`: other weights, and ten vectors for each of its tasks."""
-    from diffusers import UNet2DConditionModel
-    from transformers import CLIPTextModel
-
-    generator = torch.Generator().manual_seed(3)
-    state = UNet2DConditionModel.from_pretrained(base, subfolder="unet").state_dict()
-    for name in ("unet", "text_encoder"):
-        (folder / name).mkdir(parents=True)
-    moved = {k: v + 0.05 * torch.randn(v.shape, generator=generator) for k, v in state.items()}
-    save_file(moved, folder / "unet" / "unet.safetensors")
-
-    text = CLIPTextModel.from_pretrained(base, subfolder="text_encoder").state_dict()
-    plain = {k.removeprefix("text_model."): v for k, v in text.items()}
-    words = plain.pop("embeddings.token_embedding.weight")
-    plain = {k: v + 0.05 * torch.randn(v.shape, generator=generator) for k, v in plain.items()}
-    plain["embeddings.position_ids"] = torch.arange(77)[None]  # transformers saved it at that time
-    plain["embeddings.token_embedding.wrapped.weight"] = words
-    for token in ("P_obj", "P_ctxt", "P_shape"):
-        vectors = 0.5 * torch.randn(10, words.shape[1], generator=generator)
-        plain[f"embeddings.token_embedding.trainable_embeddings.{token}"] = vectors
-    save_file({f"text_model.{k}": v for k, v in plain.items()}, folder / "text_encoder" / "text_encoder.safetensors")
-
-
 def iclight_offset(base: Path, file: Path) -> dict[str, torch.Tensor]:
     """What IC-Light adds to the UNet of a pipeline in `base`, as its published file holds it."""
     from diffusers import UNet2DConditionModel
@@ -326,8 +291,8 @@ def sam2(folder: Path) -> None:
 
 PARTS: dict[str, Callable[[Path], None]] = {
     "sdxl_inpaint": sdxl_inpaint, "flux_fill": flux_fill, "flux_canny": flux_canny, "qwen_edit": qwen_edit,
-    "qwen_image": qwen_image, "stable_diffusion": stable_diffusion, "sd_inpaint": sd_inpaint,
-    "grounding_dino": grounding_dino, "sam2": sam2,
+    "qwen_image": qwen_image, "stable_diffusion": stable_diffusion,
+    "sam2": sam2,
 }  # fmt: skip
 
 
@@ -340,5 +305,4 @@ def saved() -> Path:
         save(root / name)
     iclight_offset(root / "stable_diffusion", root / "offset.safetensors")
     lightning_lora(root / "lora.safetensors")
-    powerpaint(root / "sd_inpaint", root / "powerpaint")
     return root

@@ -38,7 +38,6 @@ WEIGHTS = {
     "qwen_edit_inpaint": {"base": "qwen_edit"},
     "sd_turbo": {"base": "stable_diffusion"},
     "iclight": {"base": "stable_diffusion", "offset": "offset.safetensors"},
-    "powerpaint": {"base": "sd_inpaint", "unet": "powerpaint", "text": "powerpaint"},
 }
 QUICK: dict[str, dict[str, Any]] = {name: {"steps": 2} for name in WEIGHTS}
 QUICK |= {"sd_turbo": {"side": 32}, "iclight": {"steps": 4}}
@@ -109,7 +108,7 @@ def test_images_depend_on_the_request_alone(engine: Callable[[str], Engine], nam
     assert not same(engine(name).edit(request(prompt="two blue cats")), made)
 
 
-@pytest.mark.parametrize("name", ["sdxl_inpaint", "flux_fill", "flux_canny", "qwen_inpaint", "powerpaint"])
+@pytest.mark.parametrize("name", ["sdxl_inpaint", "flux_fill", "flux_canny", "qwen_inpaint"])
 def test_inpainting_sees_image_and_mask(engine: Callable[[str], Engine], name: str) -> None:
     asked = request()
     assert asked.image is not None
@@ -126,7 +125,6 @@ def test_settings_are_the_papers() -> None:
         "flux_fill": {"num_inference_steps": 50, "guidance_scale": 30.0, "strength": 1.0},  # NearID, 0.B.1
         "flux_canny": {"num_inference_steps": 28, "guidance_scale": 7.0, "strength": 0.99},
         "qwen_inpaint": {"num_inference_steps": 8, "true_cfg_scale": 1.0, "controlnet_conditioning_scale": 1.0},
-        "powerpaint": {"num_inference_steps": 45, "guidance_scale": 7.5, "strength": 1.0},
         "qwen_edit": {"num_inference_steps": 8, "true_cfg_scale": 1.0},  # ID-Sim, A.2.1
         "sd_turbo": {"num_inference_steps": 1, "guidance_scale": 0.0},  # ILGen, 4.1
     }
@@ -218,74 +216,6 @@ def test_iclight_sees_the_object_and_nothing_else(engine: Callable[[str], Engine
     assert not same(light.edit(Request(asked.prompt, asked.seed, changed, asked.mask)), made)
 
 
-def _powerpaint(folder: Path, **other: str) -> dict[str, str]:
-    """Places of PowerPaint's tiny weights, some of them replaced."""
-    return {part: str(folder / place) for part, place in {**WEIGHTS["powerpaint"], **other}.items()}
-
-
-def _released_words(folder: Path, text: str) -> torch.Tensor:
-    """The released code's text encoder, (1, 77, channels): its embedding layer puts a task's vectors into the text."""
-    from safetensors.torch import load_file
-    from transformers import CLIPTextModel
-
-    encoder = CLIPTextModel.from_pretrained(folder / "sd_inpaint", subfolder="text_encoder")
-    saved = load_file(folder / "powerpaint" / "text_encoder" / "text_encoder.safetensors")
-    saved = {k.removeprefix("text_model."): v for k, v in saved.items()}
-    vectors = saved["embeddings.token_embedding.trainable_embeddings.P_obj"]
-    saved["embeddings.token_embedding.weight"] = saved["embeddings.token_embedding.wrapped.weight"]
-    saved = {k: saved[k.removeprefix("text_model.")] for k in encoder.state_dict()}
-    encoder.load_state_dict(saved)
-
-    words = parts.clip_tokenizer()(text).input_ids
-    at = len(words) - 1
-    ids = [*words[:-1], *[0] * 10, *[1] * (77 - at - 10)]
-
-    def insert(_: Any, __: Any, output: torch.Tensor) -> torch.Tensor:
-        return torch.cat([output[:, :at], vectors[None], output[:, at + 10 :]], dim=1)
-
-    encoder.get_input_embeddings().register_forward_hook(insert)
-    with torch.no_grad():
-        return encoder(torch.tensor([ids]))[0]
-
-
-def test_powerpaint_prompts_end_in_the_task_as_released(
-    engine: Callable[[str], Engine], folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    painter = engine("powerpaint")
-    seen: dict[str, Any] = {}
-    original = type(painter.pipe).__call__
-    monkeypatch.setattr(type(painter.pipe), "__call__", lambda s, **kw: (seen.update(kw), original(s, **kw))[1])
-    painter.edit(replace(request(), negative="text"))
-    bad = ", worst quality, low quality, normal quality, bad quality, blurry"
-    for name, text in {"prompt_embeds": "a red mug", "negative_prompt_embeds": f"text{bad}"}.items():
-        torch.testing.assert_close(seen[name], _released_words(folder, text))
-
-
-def test_powerpaint_keeps_the_task_of_a_long_prompt(engine: Callable[[str], Engine]) -> None:
-    from idmetric.data.generate.powerpaint import embed
-
-    pipe = engine("powerpaint").pipe
-    seen: list[torch.Tensor] = []
-    hook = pipe.text_encoder.get_input_embeddings().register_forward_pre_hook(lambda _, given: seen.append(given[0]))
-    embed(pipe, "mug " * 100)
-    hook.remove()
-    [ids] = seen[0].tolist()
-    rows = len(pipe.text_encoder.get_input_embeddings().weight)
-    assert len(ids) == 77
-    assert ids[-11:] == [*range(rows - 10, rows), 1]
-
-
-def test_powerpaint_paints_with_the_files_weights(engine: Callable[[str], Engine], folder: Path) -> None:
-    from diffusers import UniPCMultistepScheduler
-    from safetensors.torch import load_file
-
-    pipe = engine("powerpaint").pipe
-    saved = load_file(folder / "powerpaint" / "unet" / "unet.safetensors")
-    assert all(value.equal(saved[key]) for key, value in pipe.unet.state_dict().items())
-    assert isinstance(pipe.scheduler, UniPCMultistepScheduler)
-    assert pipe.scheduler.config.beta_start == 0.00085
-
-
 def _with_nan(file: Path, folder: Path) -> Path:
     from safetensors.torch import load_file, save_file
 
@@ -302,9 +232,6 @@ def test_weights_of_another_kind_are_refused(folder: Path, tmp_path: Path) -> No
         ("flux_fill", {"base": str(folder / "sam2")}, "cannot load sam2 as FluxFillPipeline"),
         ("iclight", {"base": str(sd), "offset": str(folder / "lora.safetensors")}, "do not fit"),
         ("qwen_edit", {"base": str(folder / "qwen_edit"), "lora": str(folder / "offset.safetensors")}, "does not fit"),
-        ("powerpaint", _powerpaint(folder, unet="offset.safetensors"), "weights of .*offset.* do not fit the model"),
-        ("powerpaint", _powerpaint(folder, text="offset.safetensors"), "lacks the vectors of P_obj"),
-        ("powerpaint", _powerpaint(folder, base="stable_diffusion"), "do not fit the model.*conv_in.weight"),
         ("sdxl_inpaint", {"base": str(tmp_path / "absent")}, "is not a folder, or owner"),
         ("sdxl_inpaint", {"base": str(folder / "lora.safetensors")}, "is not a folder, or owner/name"),
         ("iclight", {"base": str(sd), "offset": str(tmp_path)}, "cannot read .*iclight_sd15"),
@@ -447,7 +374,7 @@ def test_code_in_a_folder_of_weights_is_not_run(folder: Path, tmp_path: Path, fi
 
 def test_settings_and_weights_are_checked(folder: Path) -> None:
     assert open_engine("sdxl_inpaint", guidance="30").settings["guidance"] == 30.0
-    assert open_remover("clean", CPU, tolerance="20").settings["tolerance"] == 20.0
+    assert open_remover(tolerance="20").settings["tolerance"] == 20.0
     opened = open_engine("sd_turbo", CPU, {"base": str(folder / "stable_diffusion")})
     assert opened.settings["base"] == f"stable_diffusion#{opened.versions['base']}"
     wrong: list[tuple[dict[str, str], dict[str, Any], str]] = [
@@ -461,7 +388,7 @@ def test_settings_and_weights_are_checked(folder: Path) -> None:
             open_engine("sdxl_inpaint", CPU, weights, **settings)
 
 
-@pytest.mark.parametrize("name", ["sdxl_inpaint", "qwen_inpaint", "iclight", "powerpaint"])
+@pytest.mark.parametrize("name", ["sdxl_inpaint", "qwen_inpaint", "iclight"])
 def test_engines_work_in_bfloat16(name: str, folder: Path) -> None:
     weights = {part: str(folder / place) for part, place in WEIGHTS[name].items()}
     opened = open_engine(name, Place("cpu", "bfloat16"), weights, **QUICK[name])

@@ -205,7 +205,7 @@ def scene(shade: float = 0.0, noise: float = 2.0, hole: bool = False) -> tuple[I
 @pytest.mark.parametrize("hole", [False, True])
 def test_objects_before_clean_backgrounds_are_found(shade: float, hole: bool) -> None:
     image, truth = scene(shade, hole=hole)
-    mask = np.asarray(CleanBackground().mask(image, "disc"))
+    mask = np.asarray(CleanBackground().mask(image))
     assert set(np.unique(mask)) == {0, 255}
     assert ((mask > 0) == truth).mean() > 0.999
 
@@ -214,14 +214,14 @@ def test_what_touches_the_border_does_not_bend_the_fit() -> None:
     image, _ = scene()
     pixels = np.asarray(image).copy()
     pixels[70:, 50:80] = (40, 60, 160)  # a stand, down to the lower border
-    mask = np.asarray(CleanBackground().mask(Image.fromarray(pixels), "disc")) > 0
+    mask = np.asarray(CleanBackground().mask(Image.fromarray(pixels))) > 0
     assert mask[80:, 52:78].all()
     assert not mask[:, :38].any()
 
 
 def reason_against(image: Image.Image) -> str:
     """Why the object in a picture cannot be found."""
-    rejection = CleanBackground().mask(image, "x")
+    rejection = CleanBackground().mask(image)
     assert isinstance(rejection, Rejection)
     return rejection.reason
 

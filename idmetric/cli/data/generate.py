@@ -6,7 +6,7 @@ Tasks, and the engines that do them:
   noise       anchors and positives of triplets pass through the engine that edited their negative, at strength 0.1,
               so that artifacts do not give the negative away (ID-Sim, A.2.2): flux_fill
   distractor  another object of its kind in the same place (NearID, 0.B.1): sdxl_inpaint, flux_fill, flux_canny,
-              qwen_inpaint, powerpaint (version 1; the paper has 2.1)
+              qwen_inpaint
   grid        identity edits of photos in seven strengths, each with every background and light: the pictures of
               `idmetric eval sensitivity` (ID-Sim, F.1): qwen_edit_inpaint, then qwen_edit
   ilgen       objects from category names, each relit before several backgrounds (ILGen): sd_turbo, then iclight;
@@ -53,8 +53,8 @@ ENGINES = {  # of each task, in the order of their use; --engine chooses another
     "ilgen": ("iclight",),
     "objects": ("sd_turbo", "iclight"),
 }
-DISTRACTORS = ("sdxl_inpaint", "flux_fill", "flux_canny", "qwen_inpaint", "powerpaint")
-REMOVERS = ("clean", "grounded_sam", "none")
+DISTRACTORS = ("sdxl_inpaint", "flux_fill", "flux_canny", "qwen_inpaint")
+REMOVERS = ("clean", "none")
 _COPIED = ("context", "identity", "distractor", "ilgen", "objects")
 USED_BY = {  # option -> tasks that use it, "objects" being ilgen with --categories; others are used by all
     "engine": ("distractor",),
@@ -107,7 +107,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add(
         "--remover",
         choices=REMOVERS,
-        help="method that finds the object: clean (default; by color, without a model), grounded_sam, or none: objects "
+        help="method that finds the object: clean (default; by color, without a model), or none: objects "
         "without masks, which are not relit, for another program to cut out",
     )
     add("--ask", metavar="URL", help="OpenAI-compatible address, such as http://localhost:8000/v1")
@@ -125,7 +125,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="ENGINE[.PART]=PLACE",
-        help="other weights: folder, file, or owner/name[@revision]; parts: base, lora, controlnet, offset, unet, text",
+        help="other weights: folder, file, or owner/name[@revision]; parts: base, lora, controlnet, offset",
     )
     add(
         "--set",
@@ -247,9 +247,10 @@ def _opened(args: Namespace, name: str) -> Any:
                 values[part or "base"] = value
         return values
 
-    open_model = open_remover if name in REMOVERS else open_engine
+    if name == "clean":
+        return open_remover(values_for_model("weights"), **values_for_model("set"))
     machine = Place(args.device, args.dtype, args.offload)
-    return open_model(name, machine, values_for_model("weights"), **values_for_model("set"))
+    return open_engine(name, machine, values_for_model("weights"), **values_for_model("set"))
 
 
 def _task(args: Namespace, sources: Manifest, engine: Engine, words: Wording) -> GenerateTask:

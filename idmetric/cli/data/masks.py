@@ -1,9 +1,9 @@
-"""Give the images of a manifest masks: of a folder that another program made, or of a model here.
+"""Give the images of a manifest masks: of a folder that another program made, or made here.
 
 examples:
   idmetric data masks objects.parquet --from rmbg_masks/ -o masked.parquet
   idmetric data masks photos.parquet --from labels/ --mask-id 2 -o masked.parquet
-  idmetric data masks photos.parquet --remover grounded_sam -o masked.parquet
+  idmetric data masks objects.parquet --remover clean -o masked.parquet
   idmetric data masks photos.parquet --from alpha/ --threshold 0.5 --on-error skip -o masked.parquet
 
 --from attaches masks by name: the mask of photos/mug/1.jpg is the first of DIR/photos/mug/1.png, DIR/mug/1.png and
@@ -12,8 +12,8 @@ OUT, OUT's name + _masks; a mask of another shape, an empty one, and an image wi
 with --on-error skip. Values between black and white stay soft. White on black, alpha (cut-outs), palettes and labels
 are read as docs/use/masks.md says.
 
---remover makes masks: clean (an object on a near-uniform background, without a model) and grounded_sam (the object that
-column category names, on any background).
+--remover clean makes masks of objects on a near-uniform background, without a model. For other photos, let a program
+such as rembg make the masks, and attach them by --from.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from idmetric.cli.command import say, status_of
 from idmetric.cli.data import common
 from idmetric.metric.files.tables import first_few
 
-REMOVERS = ("clean", "grounded_sam")
 _SHOWN = 5  # files that a note names
 
 
@@ -36,7 +35,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     common.add_input(parser)
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--from", dest="folder", metavar="DIR", help="folder of masks with the images' names")
-    source.add_argument("--remover", choices=REMOVERS, help="make the masks by this method")
+    source.add_argument("--remover", choices=("clean",), help="make the masks by this method")
     parser.add_argument(
         "--threshold",
         type=float,
@@ -44,7 +43,6 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="--from: cut soft masks: the subject is where the mask's value reaches this share, such as 0.5",
     )
     options.add_shared(parser, "--mask-id")
-    parser.add_argument("--device", help="--remover: cuda, cuda:1, mps or cpu (default: the best available)")
     common.add_on_error(parser)
     common.add_output(parser)
 
@@ -70,12 +68,8 @@ def run(args: Namespace) -> int:
         masked, problems = result.manifest, result.problems
     else:
         from idmetric.data.generate.masks import make_masks, open_remover
-        from idmetric.data.generate.weights import Place
 
-        remover = open_remover(args.remover, Place(args.device))
-        for weights, license in remover.licenses.items():
-            say(f"{args.remover}: weights {weights}, license {license}")
-        masked, problems = make_masks(manifest, remover, copies, progress=progress)
+        masked, problems = make_masks(manifest, open_remover(), copies, progress=progress)
 
     if problems:
         common.leave_out([f"{name}: {reason}" for name, reason in problems.items()], args.on_error)

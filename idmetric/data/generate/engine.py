@@ -81,10 +81,6 @@ class Engine(Weighted):
     def prepare(self, pipe: Any) -> None:
         """Give a loaded pipeline the engine's scheduler and further weights, before it moves to its device."""
 
-    def prompts(self, request: Request) -> Options:
-        """The pipeline's arguments that hold the prompt."""
-        return {"prompt": request.prompt}
-
     def options(self, request: Request) -> Options:
         """The pipeline's arguments except the prompt and the generator."""
         return {"num_inference_steps": self.steps, self.guided: request.guidance or self.guidance}
@@ -110,8 +106,7 @@ class Engine(Weighted):
         """
         pipe = self.pipe
         with drawing(request, self.place) as generator:
-            options = {**self.prompts(request), **self.options(request)}
-            output = pipe(**options, generator=generator)
+            output = pipe(prompt=request.prompt, **self.options(request), generator=generator)
         return checked(output.images[0], request, self.name)
 
 

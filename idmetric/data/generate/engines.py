@@ -13,7 +13,6 @@ from PIL import Image
 
 from idmetric.data.generate.engine import Engine, Inpainter, Request
 from idmetric.data.generate.iclight import ICLight
-from idmetric.data.generate.powerpaint import PowerPaint
 from idmetric.data.generate.weights import AUTO, NO_CHECKER, Options, Place, Repository, load_model, load_tensors
 from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.files.hints import need
@@ -212,7 +211,6 @@ ENGINES: dict[str, type[Engine]] = {
         QwenEditInpaint,
         SDTurbo,
         ICLight,
-        PowerPaint,
     )
 }
 

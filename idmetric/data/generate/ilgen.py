@@ -28,7 +28,7 @@ from idmetric.data.generate.jobs import (
     short_hash,
     text_seed,
 )
-from idmetric.data.generate.masks import Remover
+from idmetric.data.generate.masks import CleanBackground
 from idmetric.data.generate.weights import Rejection
 from idmetric.data.generate.wording import Wording
 from idmetric.data.manifest.table import Manifest
@@ -40,7 +40,7 @@ def object_task(
     categories: Sequence[str],
     each: int,
     engine: Engine,
-    remover: Remover | None,
+    remover: CleanBackground | None,
     words: Wording,
     seed: int = 0,
     domain: str = "generic",
@@ -55,7 +55,7 @@ def object_task(
         remover: cuts the objects out; None makes images without masks, which another program may cut out.
     """
     settings = {**engine.settings, "task": "object"}
-    models: list[Engine | Remover] = [engine]
+    models: list[Engine | CleanBackground] = [engine]
     if remover is not None:
         models.append(remover)
         settings["remover"] = remover.name
@@ -87,7 +87,7 @@ def object_task(
             return image
         if remover is None:
             return Made(image)
-        mask = remover.mask(image, job.row["category"])
+        mask = remover.mask(image)
         if isinstance(mask, Rejection):
             return mask
         return Made(image, mask)

@@ -1,14 +1,11 @@
 """Masks of the objects in pictures, as ILGen cuts its generated objects out.
 
 ILGen uses RMBG v1.4 (appendix A). Its weights need code from their repository and have a non-commercial license, so
-this module offers two other ways; `idmetric.data.curate.external_masks` takes the masks of another program, such as
-RMBG itself:
+`CleanBackground` takes its place, and `idmetric.data.curate.external_masks` takes the masks of another program, such as
+RMBG itself or rembg.
 
-* `CleanBackground` needs no model, only the "clean background" that ILGen asks its generator for. Soft edges and holes
-  through an object come out worse than with RMBG, and a shadow may count as object.
-* `GroundedSam` segments by the category's name, on any background.
-
-Both return a mask of 0 and 255; RMBG returns a soft one.
+`CleanBackground` needs no model, only the "clean background" that ILGen asks its generator for. Its mask is 0 or 255,
+RMBG's is soft. Soft edges and holes through an object come out worse than with RMBG, and a shadow may count as object.
 """
 
 from __future__ import annotations
@@ -25,10 +22,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from idmetric.data.generate.compose import Bits, mask_image
-from idmetric.data.generate.jobs import Progress, require, short_hash
-from idmetric.data.generate.weights import AUTO, Place, Rejection, Repository, Weighted
+from idmetric.data.generate.jobs import Progress, short_hash
+from idmetric.data.generate.weights import Rejection, Repository, Weighted
 from idmetric.data.manifest.table import Manifest
-from idmetric.matching.detect_models import GroundingDino, Sam2
+from idmetric.matching.detect_models import Sam2
 from idmetric.matching.regions import Box
 from idmetric.metric.files.hints import need
 from idmetric.metric.files.output import replacing
@@ -39,34 +36,7 @@ Pixels = NDArray[np.float64]  # (..., 3)
 
 
 @dataclass(frozen=True)
-class Remover(Weighted):
-    """Base of what finds the object in a picture.
-
-    Attributes:
-        least, most: share of the picture that an object may cover.
-    """
-
-    least: float = 0.02
-    most: float = 0.9
-
-    def mask(
-        self,
-        image: Image.Image,
-        category: str,
-    ) -> Image.Image | Rejection:
-        """The mask of the object, "L", 0 or 255."""
-        raise NotImplementedError
-
-    def checked(self, body: Bits, what: str) -> Image.Image | Rejection:
-        """The mask of an object as an image, "L", 0 or 255, if it covers from `least` to `most` of the picture."""
-        covered = body.mean()
-        if not self.least <= covered <= self.most:
-            return Rejection(f"{what} covers {covered:.1%} of the picture")
-        return mask_image(body)
-
-
-@dataclass(frozen=True)
-class CleanBackground(Remover):
+class CleanBackground(Weighted):
     """Finds the object on a clean background by color alone.
 
     A quadratic surface is fitted to each color channel along the border. Pixels within `tolerance` of it that are
@@ -77,19 +47,19 @@ class CleanBackground(Remover):
         tolerance: largest distance from the surface, Euclidean, in RGB of 0-255.
         border: width of the border, as a share of the shorter side.
         clean: smallest share of the border within tolerance; with less, the picture is rejected.
+        least, most: share of the picture that an object may cover.
     """
 
+    least: float = 0.02
+    most: float = 0.9
     tolerance: float = 30.0
     border: float = 0.02
     clean: float = 0.8
 
     name = "clean"
 
-    def mask(
-        self,
-        image: Image.Image,
-        category: str,
-    ) -> Image.Image | Rejection:
+    def mask(self, image: Image.Image) -> Image.Image | Rejection:
+        """The mask of the object, "L", 0 or 255."""
         import cv2
 
         pixels = np.asarray(image, np.float64)
@@ -111,7 +81,11 @@ class CleanBackground(Remover):
         areas = statistics[1:, cv2.CC_STAT_AREA]  # region 0 is the rest of the picture
         if not len(areas):
             return Rejection("the picture shows nothing but background")
-        return self.checked(regions == areas.argmax() + 1, "the object")
+        body = regions == areas.argmax() + 1
+        covered = body.mean()
+        if not self.least <= covered <= self.most:
+            return Rejection(f"the object covers {covered:.1%} of the picture")
+        return mask_image(body)
 
 
 def _background(pixels: Pixels, rim: Bits, tolerance: float) -> Pixels:
@@ -167,100 +141,34 @@ class Sam(Weighted):
         return self.model.mask(photo, box)
 
 
-@dataclass(frozen=True)
-class GroundedSam(Remover):
-    """Finds the object by its category's name, one where there are several: the most likely box of Grounding DINO (Liu
-    et al., ECCV 2024), cut out by SAM 2.1 (Ravi et al., ICLR 2025).
-
-    Attributes:
-        threshold: smallest probability of a box; 0.25 is the default of Grounding DINO in transformers.
-    """
-
-    detector: Repository = Repository("IDEA-Research/grounding-dino-base", "apache-2.0")
-    segmenter: Repository = SEGMENTER
-    threshold: float = 0.25
-
-    name = "grounded_sam"
-
-    def load(self) -> None:
-        _ = self.finder.loaded, self.sam.model.loaded
-
-    @cached_property
-    def finder(self) -> GroundingDino:
-        """The detector, with all its boxes: the best one is reported whatever its probability."""
-        return GroundingDino(
-            source=self.detector.repo,
-            revision=self.detector.revision,
-            device=self.place.device,
-            threshold=0.0,
-        )
-
-    @cached_property
-    def sam(self) -> Sam:
-        """The segmenter."""
-        return Sam(self.place, self.segmenter)
-
-    def mask(
-        self,
-        image: Image.Image,
-        category: str,
-    ) -> Image.Image | Rejection:
-        box, score = self.box(image, category)
-        if score < self.threshold:
-            return Rejection(f"no {category} is found: the most likely box has probability {score:.2f}")
-        body = self.sam.body(image, box)
-        return self.checked(body, f"the region found as {category}")
-
-    def box(
-        self,
-        photo: Image.Image,
-        category: str,
-    ) -> tuple[Box, float]:
-        """The most likely box of a category in pixels, and its probability."""
-        detections = self.finder.detect(photo, [category.replace("_", " ")])
-        left, top, right, bottom = detections.boxes[0].tolist()
-        return (left, top, right, bottom), float(detections.scores[0])
-
-
-REMOVERS: dict[str, type[Remover]] = {"clean": CleanBackground, "grounded_sam": GroundedSam}
-
-
-def open_remover(
-    name: str,
-    place: Place = AUTO,
-    weights: Mapping[str, str] | None = None,
-    **settings: Any,
-) -> Remover:
-    """A remover by name; its weights are not loaded yet. Weights and settings are as in `Weighted.changed`."""
-    need("generate", "masks", cv2="cv2", transformers="transformers")
-    return REMOVERS[name](place).changed(weights or {}, settings)
+def open_remover(weights: Mapping[str, str] | None = None, **settings: Any) -> CleanBackground:
+    """The remover with other settings; weights, of which it has none, and settings are as in `Weighted.changed`."""
+    need("generate", "masks", cv2="cv2")
+    return CleanBackground().changed(weights or {}, settings)
 
 
 def make_masks(
-    manifest: Manifest, remover: Remover, folder: Path, progress: Progress
+    manifest: Manifest, remover: CleanBackground, folder: Path, progress: Progress
 ) -> tuple[Manifest, dict[str, str]]:
     """The manifest with a mask of every image, and the rows without one: id -> reason.
 
-    Rows that are a text without an image stay as they are. A mask's name is a hash of the image's pixels, the category
-    and the remover's settings, so a stopped run resumes.
+    Rows that are a text without an image stay as they are. A mask's name is a hash of the image's pixels and of the
+    remover's settings, so a stopped run resumes.
     """
     rows = [index for index in range(len(manifest)) if manifest.source(index) is not None]
-    require(manifest.take(rows), "category")
-    remover.load()
-    key = short_hash({"remover": remover.name, **remover.settings, "versions": remover.versions})
-    ids, categories = manifest.column("id"), manifest.column("category")
+    key = short_hash({"remover": remover.name, **remover.settings})
+    ids = manifest.column("id")
     masks, mask_bytes = manifest.column("mask"), manifest.column("mask_bytes")
     problems: dict[str, str] = {}
 
     for index in progress(rows, len(rows), "masks"):
-        category = categories[index]
         try:
             image = manifest.image(index)
-            origin = repr((image.size, category, key)).encode()
+            origin = repr((image.size, key)).encode()
             digest = hashlib.sha256(image.tobytes() + origin).hexdigest()
             path = folder / digest[:2] / f"{digest[:32]}.png"
             if not path.is_file():
-                mask = remover.mask(image, category)
+                mask = remover.mask(image)
                 if isinstance(mask, Rejection):
                     problems[ids[index]] = mask.reason
                     continue
