@@ -161,7 +161,7 @@ def imports_of(path: Path) -> frozenset[str]:
 
 def test_the_package_has_its_rooms() -> None:
     entries = {path.name for path in PACKAGE.iterdir() if path.name != "__pycache__"}
-    assert entries == {*ROOMS, "__init__.py", "__main__.py", "py.typed", "version.py"}
+    assert entries == {*ROOMS, "__init__.py", "__main__.py", "py.typed", "version.py", "NOTICE"}
 
 
 def test_imports_point_one_way() -> None:
