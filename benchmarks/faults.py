@@ -4,9 +4,10 @@
     python -m benchmarks.faults exif-not-applied debias-off    # some
     python -m benchmarks.faults --tree ../first --old          # in a checkout of 3c64b693, the first version
 
-Each patch is applied alone, in a copy of the tree, and its tests run until one fails: the fault is found. A fault whose
-tests pass is missed. A patch is stale if its text is no longer in its file exactly once: write the same fault into the
-code as it is now. The status is 1 if a patch is stale, or if a fault is missed that the first version's tests find.
+Each patch is applied alone, in a copy of the tree, and its tests run until one fails: the fault is found, if that test
+passes without it. A fault whose tests pass is missed. A patch is stale if its text is no longer in its file exactly
+once: write the same fault into the code as it is now. The status is 1 if a patch is stale, or if a fault is missed that
+the first version's tests find.
 """
 
 from __future__ import annotations
@@ -132,24 +133,23 @@ def copy_tree(tree: Path, folder: Path) -> Path:
     return folder
 
 
-def run_tests(tree: Path, tests: Iterable[str]) -> tuple[int, str]:
-    """Run tests of a tree up to the first failure; returns pytest's status, and the failed test or its last line."""
+def run_tests(tree: Path, tests: Iterable[str], *options: str) -> tuple[int, list[str]]:
+    """Run tests of a tree; returns pytest's status, and the tests that failed, or else the last line of its output."""
     log = tree / "tests.log"
     context = multiprocessing.get_context("forkserver")  # its processes have the slow packages already
     context.set_forkserver_preload([*PRELOADED])
-    process = context.Process(target=_in_process, args=(tree, [*tests], log))
+    process = context.Process(target=_in_process, args=(tree, [*options, *tests], log))
     process.start()
     process.join(PATIENCE)
     if process.exitcode is None:
         process.kill()
-        return -1, f"not done after {PATIENCE} s"
+        return -1, [f"not done after {PATIENCE} s"]
     output = log.read_text(encoding="utf-8", errors="replace")
-    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", output, re.MULTILINE)
-    last_line = (output.strip().splitlines() or ["no output"])[-1]
-    return process.exitcode, failed[1] if failed else last_line
+    failed = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", output, re.MULTILINE)
+    return process.exitcode, failed or output.strip().splitlines()[-1:]
 
 
-def _in_process(tree: Path, tests: list[str], log: Path) -> None:
+def _in_process(tree: Path, arguments: list[str], log: Path) -> None:
     """Run pytest in this process, which ends with its status."""
     with log.open("wb") as file:
         for stream in (1, 2):
@@ -160,7 +160,7 @@ def _in_process(tree: Path, tests: list[str], log: Path) -> None:
     sys.path.insert(0, str(tree))
     import pytest
 
-    sys.exit(pytest.main(["-x", "-q", "-n", "0", "-p", "no:cacheprovider", *tests]))
+    sys.exit(pytest.main(["-q", "-n", "0", "-p", "no:cacheprovider", *arguments]))
 
 
 def outcome_of(fault: Fault, patch: Patch, tree: Path) -> Outcome:
@@ -174,11 +174,11 @@ def outcome_of(fault: Fault, patch: Patch, tree: Path) -> Outcome:
     start = time.monotonic()
     try:
         path.write_text(patched, encoding="utf-8")
-        status, detail = run_tests(tree, patch.tests)
+        status, lines = run_tests(tree, patch.tests, "-x")
     finally:
         path.write_text(whole, encoding="utf-8")
     verdict = {0: MISSED, 1: FOUND}.get(status, BROKEN)  # from 2 on no test ran, as after an error of an import
-    return Outcome(fault, verdict, detail, time.monotonic() - start)
+    return Outcome(fault, verdict, " ".join(lines), time.monotonic() - start)
 
 
 def outcomes(faults: Sequence[tuple[Fault, Patch]], tree: Path, jobs: int) -> Iterator[Outcome]:
@@ -205,7 +205,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--tree", type=Path, default=Path(__file__).parents[1], help="repository (default: this one)")
     parser.add_argument("--old", action="store_true", help="the tree is the first version, 3c64b693")
     parser.add_argument("--jobs", type=int, default=1, help="faults at a time")
-    parser.add_argument("--no-check", action="store_true", help="do not run the tests of the tree as it is first")
     args = parser.parse_args(argv)
 
     table = {fault.name: fault for fault in read_table()}
@@ -217,24 +216,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         fault = table[name]
         chosen.append((fault, fault.old if args.old and fault.old is not None else fault.patch))
 
-    tree = args.tree.resolve()
-    if not args.no_check:
-        tests = {test: None for _, patch in chosen for test in patch.tests if (tree / test).exists()}
-        with tempfile.TemporaryDirectory(prefix="faults-") as folder:
-            status, detail = run_tests(copy_tree(tree, Path(folder, "whole")), tests)
-        if status != 0:
-            print(f"the tests fail without any fault: {detail}", file=sys.stderr)
-            return 1
-
     print("| fault | breaks | | by | s |\n|---|---|---|---|---|", flush=True)
+    tree = args.tree.resolve()
     bad = []
+    finders = []
     for outcome in outcomes(chosen, tree, args.jobs):
         print(outcome.line(), flush=True)
         if not outcome.is_good:
             bad.append(outcome.fault.name)
+        elif outcome.verdict == FOUND:
+            finders.append(outcome.detail)
     if bad:
-        print(f"{len(bad)} of {len(chosen)} faults: {', '.join(bad)}", file=sys.stderr)
-    return 1 if bad else 0
+        print(f"{len(bad)} of {len(chosen)} faults are not found: {', '.join(bad)}", file=sys.stderr)
+
+    # a test that fails without a fault finds none
+    status = 0
+    if finders:
+        with tempfile.TemporaryDirectory(prefix="faults-") as folder:
+            status, failed = run_tests(copy_tree(tree, Path(folder, "whole")), dict.fromkeys(finders))
+        if status != 0:
+            print(f"tests that fail without a fault: {', '.join(failed)}", file=sys.stderr)
+    return 1 if bad or status != 0 else 0
 
 
 if __name__ == "__main__":
