@@ -51,9 +51,6 @@ COMMANDS = {
     "eval folder": "eval folder --data {in}/photos --out {out} --bootstrap 20",
     "gallery build": "gallery build {in}/photos --gallery {out}/index",
     "gallery dedupe": "gallery dedupe {in}/photos --output {out}/duplicates.csv",
-    "match --html": (
-        "match {in}/photos/box --subject mug={in}/photos/mug/0.jpg --subject can={in}/photos/can --html {out}/page.html"
-    ),
 }
 
 

@@ -14,7 +14,7 @@ that their own work shows; `gallery dedupe` runs with the packaged one.
   same files by the stream, without a cache. With and without a page.
 - dedupe: the whole command, embedding included; over embedding the same files.
 - match: all frames of an H.264 clip of 720p as whole images (`--frames`); over PyAV's decoding of the same clip and
-  Pillow's bicubic resize to the model's size. With and without small pictures for pages.
+  Pillow's bicubic resize to the model's size.
 """
 
 from __future__ import annotations
@@ -204,14 +204,10 @@ def frames(args: argparse.Namespace, folder: Path) -> tuple[str, dict[str, Calla
     reference = write_files(folder / "photos", 1, _CLIP_SIZE, args.photos)
     metric = NearFree()
 
-    def matched(pages: bool) -> None:
-        match(metric, {"subject": reference}, clip, frames="all", pages=pages)
-
     base = "decode + resize"
     return base, {
         base: lambda: clip_decoded_and_resized(clip),
-        "match without pages": lambda: matched(pages=False),
-        "match": lambda: matched(pages=True),
+        "match": lambda: match(metric, {"subject": reference}, clip, frames="all"),
     }
 
 

@@ -60,7 +60,7 @@ CHECKED_BY = {
     "matching.assignment.assign": "matching.matching.match",
     "matching.damage._decode": "matching.video._opened",
     "matching.detect_patches.hot_boxes": "matching.detect_patches.PatchDetector.query",
-    "matching.published.assigned_cells": "matching.matching.match",
+    "adapters.rewards._assigned_cells": "matching.matching.match",
     "matching.tracks.linked": "matching.matching.match",
     "matching.video._alpha_decoder": "matching.video._opened",
     "matching.video._numbered": "matching.video._opened",

@@ -18,6 +18,7 @@ from typing import Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
@@ -25,7 +26,7 @@ from idmetric.adapters.references import Reference, References, SubjectPhoto, gr
 from idmetric.matching import Cut, Match, match
 from idmetric.matching.assignment import UNASSIGNED
 from idmetric.matching.regions import Regions
-from idmetric.matching.rewards import assigned_similarities, umo_reward
+from idmetric.matching.table import Table
 from idmetric.metric.calibration.apply import Calibration
 from idmetric.metric.distance.embedding import Embedding, concatenate
 from idmetric.metric.distance.matrix import check_name, needs_patches
@@ -38,11 +39,13 @@ from idmetric.metric.models.embedder import Embedder
 from idmetric.metric.subject import Subject
 from idmetric.scoring.calibrations import calibration_of
 from idmetric.scoring.copies import Print, compare, take_print
+from idmetric.scoring.references import Aggregate
 from idmetric.stream.subjects import embed_subject
 
 Reward = Callable[[Images, References], list[float]]
 SubjectsReward = Callable[[Images, Mapping[str, Images | Subject], Regions], list[float]]
 
+_NO_VALUE = 1e6  # cost of a cell without a value in an assignment; it outweighs all of the rest
 _REMEMBERED = 256  # most references in memory: a vector or patches, and a print of 0.8 MB
 
 
@@ -128,7 +131,7 @@ def reward(
 def reward_of_subjects(
     metric: Embedder,
     *,
-    over: Literal["worst", "mean", "umo"] = "worst",
+    over: Literal["worst", "mean"] = "worst",
     distance: str = "cls",
     aggregate: Literal["best", "mean"] = "best",
     cut: Cut | None = None,
@@ -139,23 +142,22 @@ def reward_of_subjects(
 
     The function takes images as `reward` does, references of each subject by its name, and regions in any form of
     `idmetric.match`. Each subject is assigned to at most one region. References are embedded in each call, unless
-    they are a `Subject` or its file. `idmetric.matching.rewards` has the same with gradients.
+    they are a `Subject` or its file. `assigned_similarities` has the same with gradients.
 
     Args:
         metric: the model.
-        over: over subjects, the "worst" similarity or the "mean", in [0, 1], 0 for a subject without a region; or
-            "umo", UMO's matching reward in [-1, 1], which may prefer a picture in which a subject is missing.
+        over: over subjects, the "worst" similarity or the "mean", in [0, 1]; 0 for a subject without a region.
         distance, aggregate, batch_size: see `reward`. cut: see `idmetric.match`.
         copy_penalty: the share of its similarity that a subject loses if its region repeats the pixels of one of its
-            references; of "umo", the share of the reward of an image with such a region.
+            references.
 
     Raises:
         ValueError: if `over`, `distance` or `copy_penalty` is unknown or out of range.
         ImportError: without SciPy, which the extra `eval` brings.
     """
     check_name(distance)
-    if over not in ("worst", "mean", "umo"):
-        raise ValueError(f"over must be 'worst', 'mean' or 'umo', got {over!r}")
+    if over not in ("worst", "mean"):
+        raise ValueError(f"over must be 'worst' or 'mean', got {over!r}")
     if not 0 <= copy_penalty <= 1:
         raise ValueError(f"copy_penalty must be from 0 to 1, got {copy_penalty}")
 
@@ -182,12 +184,38 @@ def reward_of_subjects(
             pictures = [metric.read_image(image) for image in split_images(images)]
             for time, number in _copied(found, roster, pictures):
                 kept[time, number] = 1 - copy_penalty
-        if over == "umo":
-            return (umo_reward(found.table, aggregate).cpu() * kept.amin(1)).tolist()
         similarities = assigned_similarities(found.table, aggregate).cpu().clamp(0, 1) * kept
         return (similarities.amin(1) if over == "worst" else similarities.mean(1)).tolist()
 
     return score
+
+
+def assigned_similarities(table: Table, aggregate: Aggregate = "best") -> Tensor:
+    """The similarity 1 - distance (T, S) of each subject to its region; 0 for a subject without one.
+
+    Regions are assigned so that the sum of similarities is largest. The table of `match` has gradients if its pixels
+    had them; the assignment is a constant of the gradient.
+    """
+    similarities = 1 - table.over_references(aggregate)
+    rows = []
+    for time, regions in enumerate(table.regions):
+        similarity = similarities[time, :, : len(regions)]
+        cells = _assigned_cells(similarity.detach().cpu().double().numpy())
+        is_assigned = torch.from_numpy(cells).to(similarity.device)
+        assigned = torch.where(is_assigned, similarity, torch.zeros_like(similarity))
+        rows.append(assigned.sum(1))
+    return torch.stack(rows)
+
+
+def _assigned_cells(similarity: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """The cells (S, R) of the assignment with as many values, and then as large a sum of them, as possible."""
+    from scipy.optimize import linear_sum_assignment
+
+    has_value = ~np.isnan(similarity)
+    cost = np.where(has_value, -similarity, _NO_VALUE)
+    is_assigned = np.zeros(similarity.shape, dtype=bool)
+    is_assigned[linear_sum_assignment(cost)] = True
+    return is_assigned & has_value
 
 
 def _copied(found: Match, roster: Sequence[Subject], pictures: Sequence[Image.Image]) -> Iterator[tuple[int, int]]:

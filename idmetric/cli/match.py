@@ -26,7 +26,7 @@ from idmetric.cli.command import (
     say,
     status_of,
     warnings_as_lines,
-    write_with_page,
+    write,
 )
 from idmetric.cli.match_detect import add_detection, check_detection, class_words, detected_regions, with_words
 from idmetric.cli.options import add_shared, check_model, load_options
@@ -45,10 +45,9 @@ if TYPE_CHECKING:
 _EXAMPLES = """examples:
   idmetric match --subject ann=refs/ann --subject rex=rex.subject images/ --regions boxes.json
   idmetric match --subject ann:person=refs/ann --subject rex:dog=refs/rex images/ --detect person,dog
-  idmetric match --subject ann=refs/ann images/ --regions boxes.csv --published xverse-ip,umo-reward
   idmetric match --subject cat=refs/cat --subject duck=refs/duck story/ --regions boxes.json --cast cast.csv
   idmetric match --subject ann=refs/ann clip.mp4 --frames 2fps
-  idmetric match clip.mp4 --frames all --published vbench-subject"""
+  idmetric match clip.mp4 --frames all"""
 
 
 def build_parser(prog: str = "idmetric match") -> Parser:
@@ -79,9 +78,10 @@ def build_parser(prog: str = "idmetric match") -> Parser:
     )
     parser.add_argument(
         "--frames",
+        default="16",
         metavar="N",
-        help="of each clip: so many at equal distances, a rate such as 2fps, 'all', or 'shots': one of each (default: "
-        "the choice of the --published numbers, else 16)",
+        help="of each clip: so many at equal distances (default: 16), a rate such as 2fps, 'all', or 'shots': one of "
+        "each",
     )
     parser.add_argument(
         "--grid", type=grid_size, metavar="ROWSxCOLUMNS", help="each image is a clip of so many panels, row by row"
@@ -99,11 +99,6 @@ def build_parser(prog: str = "idmetric match") -> Parser:
     )
     add_shared(parser, "--model", "--revision", "--distance", "--device")
     add_shared(parser, "--format", "--output")
-    parser.add_argument(
-        "--html",
-        metavar="PAGE",
-        help="also write a page: images with their regions, worst first, and timelines of clips with their changes",
-    )
     add_shared(parser, "--quiet")
     parser.add_version()
 
@@ -132,12 +127,6 @@ def build_parser(prog: str = "idmetric match") -> Parser:
         ".json with `subjects` in its images (default: all subjects)",
     )
     rules.add_argument("--aggregate", choices=("best", "mean"), default="best", help="over a subject's references")
-    rules.add_argument(
-        "--published",
-        metavar="NAMES",
-        help="also print published numbers, such as xverse-ip,nexus:corrected; JSON, CSV and the page have their "
-        "values for each image, subject and clip",
-    )
 
     cutting = parser.add_argument_group("cutting regions")
     cutting.add_argument("--margin", type=float, default=0.0, help="context around a box, as a share of its sides")
@@ -168,7 +157,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "idmetric match") -> int
 
 
 def _run(args: Namespace) -> int:
-    need("eval", "idmetric match", scipy="SciPy", jinja2="jinja2")
+    need("eval", "idmetric match", scipy="SciPy")
     check_output(args.output)
     if not args.images and not args.clip:
         raise CommandError("no images: give files, folders or --clip", WRONG_USAGE)
@@ -177,36 +166,20 @@ def _run(args: Namespace) -> int:
         raise CommandError("--cast says which subjects belong in an image: name them by --subject", WRONG_USAGE)
     if args.regions_of and args.regions is None:
         raise CommandError("--regions-of says how the regions of --regions were drawn: give these, too", WRONG_USAGE)
-    if args.html:
-        if not args.html.lower().endswith(".html"):
-            raise CommandError(f"--html {args.html}: end the name of the page in .html", WRONG_USAGE)
-        check_output(args.html)
-    numbers = _numbers(args.published)
-    if args.frames is None:
-        args.frames = _frames_for(numbers)
     check_model(args.model)
     check_detection(args)
     with warnings_as_lines(), fixable(RuntimeError, in_one_line=True):
         try:
             request = _request(args, subjects)
-            _check_numbers(args, numbers, request)
-            check_not_read({"--output": args.output, "--html": args.html}, _files_read(args, subjects))
+            check_not_read({"--output": args.output}, _files_read(args, subjects))
             result = _matched(args, subjects, request)
-            published = [result.published(name, form) for name, form in numbers]
         except RequestError as error:
             raise CommandError(str(error), WRONG_USAGE) from error
     for image, reason in result.skipped.items():
         say(f"skipped {image}: {reason}")
-    form = form_of(args)
-    text = getattr(result, f"to_{form}")(published)
-    if form in ("csv", "jsonl"):
-        for number in published:
-            say(str(number))
-    write_page = partial(result.write, args.html, published) if args.html else None
-    write_with_page(text, args.output, write_page)
-    for path in (args.output, args.html):
-        if path and not args.quiet:
-            say(f"wrote {path}")
+    write(getattr(result, f"to_{form_of(args)}")(), args.output)
+    if args.output and not args.quiet:
+        say(f"wrote {args.output}")
     return status_of(result.skipped)
 
 
@@ -236,21 +209,6 @@ def _files_read(args: Namespace, subjects: Mapping[str, str]) -> Iterator[StrPat
         yield from files_among([source.source if isinstance(source, Clip) else source])
 
 
-def _check_numbers(args: Namespace, numbers: Sequence[tuple[str, str]], request: MatchRequest) -> None:
-    """Refuse published numbers that the request cannot give."""
-    from idmetric.matching.named import check_needs
-
-    regions_are_whole = args.regions is None and args.detect is None
-    for name, _ in numbers:
-        check_needs(
-            name,
-            has_subjects=bool(request.names),
-            has_whole=regions_are_whole or args.missing == "whole",
-            clips=[moment.clip for moment in request.line.moments],
-            casts=request.members,
-        )
-
-
 def _matched(args: Namespace, subjects: Mapping[str, str], request: MatchRequest) -> Match | Consistency:
     from idmetric.matching.consistency import consistency
     from idmetric.matching.matching import match
@@ -277,7 +235,6 @@ def _matched(args: Namespace, subjects: Mapping[str, str], request: MatchRequest
             "batch_size": args.batch_size,
             "workers": args.workers,
             "cache": args.cache,
-            "pages": args.html is not None,
             "progress": progress,
         }
         if not subjects:
@@ -337,29 +294,3 @@ def _subjects(entries: Sequence[str]) -> dict[str, str]:
         names.append(name)
         subjects[key] = source
     return subjects
-
-
-def _numbers(text: str | None) -> list[tuple[str, str]]:
-    """Name and form of the numbers of --published; an unknown one is refused before the model is opened."""
-    from idmetric.matching.named import check_number
-
-    numbers = []
-    for entry in (text or "").split(","):
-        if entry.strip():
-            name, _, form = entry.strip().partition(":")
-            try:
-                check_number(name, form or "released")
-            except RequestError as error:
-                raise CommandError(f"--published: {error}", WRONG_USAGE) from error
-            numbers.append((name, form or "released"))
-    return list(dict.fromkeys(numbers))
-
-
-def _frames_for(numbers: Sequence[tuple[str, str]]) -> str:
-    """The choice of frames that published numbers take, if they agree; else 16."""
-    from idmetric.matching.named import PUBLISHED
-
-    choices = {PUBLISHED[name].frames for name, _ in numbers} - {""}
-    if len(choices) == 1:
-        return choices.pop()
-    return "16"

@@ -6,7 +6,7 @@ change may have been compared as well, for its exact time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -28,7 +28,6 @@ from idmetric.matching.segments import (
 )
 from idmetric.matching.tracks import CUT, Motion
 from idmetric.metric.files.tables import first_few, four
-from idmetric.pages.pictures import Thumbnail
 from idmetric.scoring.records import Record
 
 SUBJECT_CHANGE_COLUMNS = (
@@ -208,18 +207,6 @@ def clip_segments(samples: Match, between: Match | None, limit: float) -> dict[s
         frames = _frames_of_clips(samples).get(clip, [])
         timelines[clip] = _segments_of_clip(frames, frames_between.get(clip, []), limit)
     return timelines
-
-
-def thumbnails_at_changes(timelines: Mapping[str, ClipSegments], between: Match | None) -> dict[str, Thumbnail]:
-    """The small pictures of the frames before and after changes, by name."""
-    if between is None or not between.thumbnails:
-        return {}
-    wanted = set()
-    for timeline in timelines.values():
-        for change in timeline.changes:
-            wanted |= {change.border.before.name, change.border.after.name}
-    thumbnails = zip(between.table.times, between.thumbnails, strict=True)
-    return {name: thumbnail for name, thumbnail in thumbnails if name in wanted}
 
 
 def _frames_of_clips(result: Match) -> dict[str, list[FrameFeature]]:

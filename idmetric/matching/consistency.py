@@ -21,15 +21,12 @@ from idmetric.matching.clip_segments import (
     ImageGroup,
     changing_intervals,
     clip_segments,
-    thumbnails_at_changes,
 )
 from idmetric.matching.clips import Clip, FrameInterval
 from idmetric.matching.encoders import ModelEncoder
 from idmetric.matching.matching import Plan, ReadOptions, measured
 from idmetric.matching.orientation import Drawn
 from idmetric.matching.output import Output, columns
-from idmetric.matching.page.consistency import consistency_page
-from idmetric.matching.published_values import PublishedValue
 from idmetric.matching.regions import Cut, Regions
 from idmetric.matching.request import MatchRequest
 from idmetric.matching.result import Match
@@ -43,7 +40,6 @@ from idmetric.metric.files.tables import four
 from idmetric.metric.images.kinds import ImageLike
 from idmetric.metric.images.masks import Images
 from idmetric.metric.models.embedder import Embedder
-from idmetric.pages.pictures import Thumbnail
 from idmetric.scoring.limits import Limit
 from idmetric.scoring.records import Record, Records
 from idmetric.scoring.scores import PathLike, Progress
@@ -57,7 +53,6 @@ class Consistency(Output):
         images: the match of the images with no subjects; it has their names and features.
         timelines: what each clip shows over time.
         threshold: the largest distance of one subject. threshold_source: where it comes from.
-        thumbnails_between: small pictures of frames at changes that are not among the images, by name.
         skipped, unlisted, signature: as in `Match`.
     """
 
@@ -65,7 +60,6 @@ class Consistency(Output):
     timelines: Mapping[str, ClipSegments]
     threshold: float
     threshold_source: str
-    thumbnails_between: Mapping[str, Thumbnail]
     skipped: Mapping[str, str]
     unlisted: tuple[str, ...]
     signature: Mapping[str, str]
@@ -150,10 +144,6 @@ class Consistency(Output):
             rows += [{"clip": clip, **cut.where} for cut in timeline.cuts]
         return Records(rows, tuple(rows[0]) if rows else ("clip",))
 
-    def published(self, name: str, form: str = "released") -> PublishedValue:
-        """A published number that takes no references, such as "vbench-subject"; see `Match.published`."""
-        return self.images.published(name, form)
-
     def contents(self) -> dict[str, Any]:
         """Changes of the subject, cuts, and the threshold that decides across cuts."""
         return {
@@ -176,26 +166,6 @@ class Consistency(Output):
             lines.append(f"threshold of one subject: {four(self.threshold)} ({self.threshold_source})")
         return lines
 
-    def to_html(self, numbers: Sequence[PublishedValue] = ()) -> str:
-        """A page that opens from disk: of each clip what it shows over time, and the frames that differ most.
-
-        Args:
-            numbers: published ones, which the page shows as well.
-
-        Raises:
-            ImportError: without jinja2, which the extra `eval` brings.
-        """
-        return consistency_page(
-            self,
-            self.images.table,
-            self.rows,
-            groups=self.groups,
-            timelines=self.timelines,
-            thumbnails=self.images.thumbnails,
-            thumbnails_between=self.thumbnails_between,
-            numbers=numbers,
-        )
-
 
 def consistency(
     metric: Embedder,
@@ -212,13 +182,12 @@ def consistency(
     batch_size: int = 32,
     workers: int | None = None,
     cache: PathLike | None = None,
-    pages: bool = True,
     progress: Progress | None = None,
 ) -> Consistency:
     """Compare images, or the frames of clips, with each other.
 
     Args:
-        images, frames, cut, on_error, batch_size, workers, cache, pages, progress: as in `idmetric.match`.
+        images, frames, cut, on_error, batch_size, workers, cache, progress: as in `idmetric.match`.
         regions: one of each image, where the subject is; default the whole image. An image without one is left out.
         regions_of: as in `idmetric.match`.
         threshold: the largest distance of one subject: what follows on a cut is another subject beyond it. Default:
@@ -243,7 +212,7 @@ def consistency(
         _check_regions(result)
         return changing_intervals(result, limit.distance) if refine else []
 
-    result, between = measured(plan, request, ReadOptions(cache, pages, workers, progress), intervals_of)
+    result, between = measured(plan, request, ReadOptions(cache, workers, progress), intervals_of)
     timelines = clip_segments(result, between, limit.distance)
     rules_of_subjects = ("aggregate", "missing")
     signature = {key: text for key, text in result.signature.items() if key not in rules_of_subjects}
@@ -252,7 +221,6 @@ def consistency(
         timelines=timelines,
         threshold=limit.distance,
         threshold_source=limit.source,
-        thumbnails_between=thumbnails_at_changes(timelines, between),
         skipped=result.skipped,
         unlisted=result.unlisted,
         signature=signature,

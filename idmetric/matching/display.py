@@ -1,4 +1,4 @@
-"""How a `Match` looks in a notebook: each subject's numbers, the worst images with pictures, and a plot."""
+"""How a `Match` looks in a notebook: each subject's numbers, the worst images with their pictures, and a plot."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from idmetric.matching.table import Table
 from idmetric.metric.files.hints import need
 from idmetric.metric.files.tables import four
 from idmetric.pages.notebook import ROWS, picture_of, table
-from idmetric.pages.pictures import Thumbnail
 from idmetric.pages.render import short
 from idmetric.scoring.records import Records
 
@@ -30,10 +29,6 @@ class ShownMatch(Protocol):
     @property
     def thresholds(self) -> Sequence[float]:
         """Of each subject, NaN without one."""
-
-    @property
-    def thumbnails(self) -> Sequence[Thumbnail]:
-        """A picture of each image, or none."""
 
     @property
     def skipped(self) -> Mapping[str, str]:
@@ -66,9 +61,7 @@ def match_html(match: ShownMatch) -> str:
     order = np.argsort(-match.badness.max(axis=1, initial=-np.inf), kind="stable").tolist()
     rows = []
     for time in order[:ROWS]:
-        picture = None
-        if match.thumbnails:
-            picture = picture_of(match.thumbnails[time].jpeg, names[time])
+        picture = picture_of(names[time], names[time])
         cells = [_state(match, time, subject) for subject in range(len(match.table.subjects))]
         rows.append([picture, short_names[time], *cells])
     notes = ["the worst images first; distances: lower = more surely the same identity"]

@@ -38,14 +38,12 @@ from idmetric.metric.distance.embedding import Embedding, concatenate
 from idmetric.metric.distance.matrix import needs_patches
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files.hints import need
-from idmetric.metric.images.arrays import image_of_pixels
 from idmetric.metric.images.kinds import ImageLike, ImageReadError, Picture
 from idmetric.metric.images.masks import Images
 from idmetric.metric.images.opening import check_paths
 from idmetric.metric.images.paths import is_subject_file
 from idmetric.metric.models.embedder import Embedder
 from idmetric.metric.subject import Subject
-from idmetric.pages.pictures import Thumbnail, thumbnail_of
 from idmetric.scoring.limits import Limit
 from idmetric.scoring.references import Aggregate
 from idmetric.scoring.scores import PathLike, Progress
@@ -131,7 +129,6 @@ class Cutouts:
         picture: of a frame, until the next one was compared with it.
         difference: from the frame before, see `Match.frame_differences`.
         problem: why the image cannot be used.
-        thumbnail: a small picture for pages.
         vectors: by encoder, of unit length; of each region, and last of the whole image if it is wanted.
     """
 
@@ -142,7 +139,6 @@ class Cutouts:
     picture: Picture | None = None
     difference: float = math.nan
     problem: str = ""
-    thumbnail: Thumbnail | None = None
     vectors: defaultdict[Encoder, list[NDArray[np.float64]]] = field(default_factory=lambda: defaultdict(list))
 
 
@@ -152,12 +148,10 @@ class ReadOptions:
 
     Attributes:
         cache: a folder of embeddings, of still images alone; None: that of the environment.
-        pages: whether pages may show small pictures.
         workers, progress: see `match`.
     """
 
     cache: PathLike | None = None
-    pages: bool = True
     workers: int | None = None
     progress: Progress | None = None
 
@@ -190,7 +184,6 @@ def match(
     batch_size: int = 32,
     workers: int | None = None,
     cache: PathLike | None = None,
-    pages: bool = True,
     progress: Progress | None = None,
 ) -> Match:
     """Compute the distance of every region to every reference of every subject, and assign regions to subjects.
@@ -211,7 +204,6 @@ def match(
             similarity of 0), "whole" (the distance of the whole image), or "skip" (the image is left out for all).
         distance, on_error, batch_size, workers, cache, progress: as in `idmetric.score`. Regions of still images are
             kept as well, frames of videos and images in memory are not.
-        pages: keep small pictures of all images, for the pages that `Match` writes.
         aggregate: over a subject's references: the nearest ("best"), or the mean.
         cut: how regions are cut out; default: exactly.
         encoders: other encoders for some subjects, by name or class word: models of this package, or functions from a
@@ -256,7 +248,7 @@ def match(
         request = MatchRequest.of(
             images, names, words, frames=frames, regions=regions, regions_of=regions_of, cast=cast, on_error=on_error
         )
-    reading = ReadOptions(cache, pages, workers, progress)
+    reading = ReadOptions(cache, workers, progress)
     roster, subject_encoders = _roster(metric, named_subjects, distance, encoders or {}, batch_size, reading)
     limits = limits_of(
         metric,
@@ -409,7 +401,7 @@ def _embedded(
 
     def parts(number: int, picture: Picture) -> Iterator[Part]:
         regions = request.region_source.find(number, picture)
-        return _parts(plan, images[number], picture, regions, pages=reading.pages, is_kept=cache is not None)
+        return _parts(plan, images[number], picture, regions, is_kept=cache is not None)
 
     items = (
         Item(images[number].moment.name, load, parts=partial(parts, number), source=number)
@@ -464,9 +456,7 @@ def _problem(error: ImageReadError, image: str) -> str:
     return f"{error.source}: {error.reason}"
 
 
-def _parts(
-    plan: Plan, image: Cutouts, picture: Picture, regions: Sequence[Region], *, pages: bool, is_kept: bool
-) -> Iterator[Part]:
+def _parts(plan: Plan, image: Cutouts, picture: Picture, regions: Sequence[Region], *, is_kept: bool) -> Iterator[Part]:
     """Yield an image's regions, cut out, and the whole image last if it is wanted.
 
     Regions after the first batch are cut a second time when they are asked for: all of thousands would fill the memory.
@@ -483,8 +473,6 @@ def _parts(
     image.boxes = boxes
     if image.moment.clip:
         image.picture = picture
-    if pages:
-        image.thumbnail = thumbnail_of(image_of_pixels(picture) if isinstance(picture, Tensor) else picture)
 
     for number, region in enumerate(regions):
         piece = pieces[number] if number < len(pieces) else plan.cut.cut(picture, region, name)
@@ -565,8 +553,6 @@ def _assigned(plan: Plan, line: Timeline, all_images: Sequence[Cutouts], distanc
         features=tuple(features[encoder] for encoder in plan.encoders),
         boxes=tuple(np.array(image.boxes).reshape(-1, 4) for image in images),
         frame_differences=tuple(image.difference for image in images),
-        thumbnails=tuple(image.thumbnail for image in images if image.thumbnail is not None),
-        clip_lengths={clip: len(opened.times) for clip, opened in line.clips.items()},
         skipped=skipped,
         signature=_signature(plan),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -21,19 +21,14 @@ from idmetric.matching.changes import (
     history,
     state_changes,
 )
-from idmetric.matching.clips import FrameInterval, evenly_spaced
-from idmetric.matching.named import FRAMES
+from idmetric.matching.clips import FrameInterval
 from idmetric.matching.output import Output, columns
-from idmetric.matching.page.subjects import match_page
-from idmetric.matching.published_values import PublishedValue, published_value
 from idmetric.matching.regions import Region
 from idmetric.matching.similarities import Similarities
 from idmetric.matching.swaps import Sighting, swaps
 from idmetric.matching.table import WHOLE, Table
 from idmetric.matching.tracks import CUT, Motion, linked, reduced, steps
-from idmetric.metric.errors import RequestError
 from idmetric.metric.files.tables import first_few, four
-from idmetric.pages.pictures import Thumbnail
 from idmetric.scoring.records import Record, Records
 from idmetric.scoring.references import Aggregate
 
@@ -62,10 +57,7 @@ class Match(Output):
         boxes: of each image's regions (R, 4), in pixels.
         frame_differences: of each frame, the mean absolute difference of its pixels to the previous frame of its clip
             in the table, in 0..1; NaN without one.
-        thumbnails: small pictures for the page.
-        state_changes: see `changes`. thumbnails_between: small pictures of their frames that are not in the table, by
-            name.
-        clip_lengths: of each clip, the number of its frames, in use or not.
+        state_changes: see `changes`.
         skipped: image -> why it has no rows.
         unlisted: the images that a file or a dict of regions does not list; they count as images without regions.
         signature: what the distances depend on, and how frames were chosen.
@@ -83,10 +75,7 @@ class Match(Output):
     features: tuple[tuple[Array, ...], ...] = ()
     boxes: tuple[Array, ...] = ()
     frame_differences: tuple[float, ...] = ()
-    thumbnails: tuple[Thumbnail, ...] = ()
     state_changes: tuple[StateChange, ...] = ()
-    thumbnails_between: Mapping[str, Thumbnail] = field(default_factory=dict)
-    clip_lengths: Mapping[str, int] = field(default_factory=dict)
     skipped: Mapping[str, str] = field(default_factory=dict)
     unlisted: tuple[str, ...] = ()
     signature: Mapping[str, str] = field(default_factory=dict)
@@ -498,20 +487,6 @@ class Match(Output):
             return (region.label,)
         return tuple(name for name in region.found_for if name in self.table.subjects)
 
-    def published(self, name: str, form: str = "released") -> PublishedValue:
-        """A published number by name, see `idmetric.matching.named`; "corrected" where the release has an error."""
-        return published_value(self.similarities, name, form, self.signature, self._choices_of_frames())
-
-    def _choices_of_frames(self) -> list[str]:
-        """The choices of frames, keys of `FRAMES`, that the frames of all clips agree with."""
-        choices = list(FRAMES)
-        for clip, times in self.times_of_clips.items():
-            frames = [self.table.frames[time] for time in times]
-            for choice in list(choices):
-                if frames != evenly_spaced(self.clip_lengths[clip], choice):
-                    choices.remove(choice)
-        return choices
-
     def contents(self) -> dict[str, Any]:
         """Summary, worst image, subjects over time, and the surplus regions by image."""
         surplus = {}
@@ -577,30 +552,6 @@ class Match(Output):
             )
         return notes
 
-    def to_html(self, numbers: Sequence[PublishedValue] = ()) -> str:
-        """A page that opens from disk: images with their regions, the worst first, and timelines of clips.
-
-        Args:
-            numbers: published ones, which the page shows as well.
-
-        Raises:
-            RequestError: without subjects.
-            ImportError: without jinja2, which the extra `eval` brings.
-        """
-        if not self.table.subjects:
-            raise RequestError("this match has no subjects: the page of `consistency` is its own `to_html()`")
-        return match_page(
-            self,
-            self.table,
-            self.rows,
-            by_region=self.by_region,
-            badness=self.badness,
-            thumbnails=self.thumbnails,
-            changes=self.state_changes,
-            thumbnails_between=self.thumbnails_between,
-            numbers=numbers,
-        )
-
 
 def differing(result: Match) -> list[FrameInterval]:
     """The parts of clips between two frames in which some subject has another state."""
@@ -614,19 +565,10 @@ def with_changes(samples: Match, between: Match | None) -> Match:
         between: the match of frames between those of `samples`.
     """
     frames = samples.frame_states
-    thumbnails: dict[str, Thumbnail] = {}
     if between is not None:
         frames += between.frame_states
-    if between is not None and between.thumbnails:
-        thumbnails.update(zip(between.table.times, between.thumbnails, strict=True))
     changes = state_changes(samples.table.subjects, frames)
-
-    thumbnails_at_borders = {}
-    for change in changes:
-        for moment in (change.border.before, change.border.after):
-            if moment.name in thumbnails:
-                thumbnails_at_borders[moment.name] = thumbnails[moment.name]
-    return replace(samples, state_changes=tuple(changes), thumbnails_between=thumbnails_at_borders)
+    return replace(samples, state_changes=tuple(changes))
 
 
 _OVER_TIME = (

@@ -35,8 +35,8 @@ class Scale:
     ticks: list[tuple[float, str]]
 
     @classmethod
-    def of(cls, name: str, values: Sequence[float], *, is_tight: bool = False, style: str = "g") -> Scale:
-        """The axis that holds these values: from the lowest to the highest one if tight, else with round ends.
+    def of(cls, name: str, values: Sequence[float], *, style: str = "g") -> Scale:
+        """The axis that holds these values, with round ends.
 
         Args:
             style: format of the ticks' numbers.
@@ -45,9 +45,8 @@ class Scale:
         high = max(values)
         extent = round(high - low, 9)
         unit = round_step(extent / 4 or abs(high) or 1.0)
-        if not is_tight:
-            low = unit * math.floor(low / unit)
-            high = unit * math.ceil(high / unit)
+        low = unit * math.floor(low / unit)
+        high = unit * math.ceil(high / unit)
         if low == high:
             high += unit
         ticks = []

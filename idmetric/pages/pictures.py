@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import math
-from dataclasses import dataclass
 
 from PIL import Image
 
@@ -14,8 +13,6 @@ _LEAST = 48  # side in pixels below which a picture shows nothing
 _TOTAL = 11_000_000  # bytes for all pictures of a page; text adds a third
 _LARGEST, _SMALLEST = 60_000, 2_000  # bytes for one picture
 _QUALITY = 80
-_THUMBNAIL = 400  # about the longer side in pixels of a thumbnail; about 10 KB for a photo
-_ICON = 1_000  # bytes of an icon, with about 100 pixels a side
 _DENSITY = 0.1  # bytes per pixel of a plain photo; sizes that are surely too large are not tried
 _JPEG_DENSITY = 0.15  # bytes per pixel of most photos
 
@@ -72,32 +69,3 @@ def jpeg_of(picture: Image.Image) -> bytes:
 def jpeg_address(data: bytes) -> str:
     """A JPEG file as a data address."""
     return f"data:image/jpeg;base64,{base64.b64encode(data).decode('ascii')}"
-
-
-@dataclass(frozen=True)
-class Thumbnail:
-    """A small picture of an image.
-
-    Attributes:
-        jpeg: the file. width, height: of the image itself, in pixels.
-    """
-
-    jpeg: bytes
-    width: int
-    height: int
-
-    @property
-    def uri(self) -> str:
-        """The file as a data address."""
-        return jpeg_address(self.jpeg)
-
-    @property
-    def icon(self) -> str:
-        """A tiny picture for the head of a column, as a data address."""
-        return data_uri(Image.open(io.BytesIO(self.jpeg)), _ICON)
-
-
-def thumbnail_of(picture: Image.Image) -> Thumbnail:
-    """Reduce an image."""
-    small = averaged(picture, _THUMBNAIL)
-    return Thumbnail(jpeg_of(small), picture.width, picture.height)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,12 +17,15 @@ from PIL import Image, ImageEnhance, ImageOps
 
 from idmetric import IDSim
 from idmetric.adapters import reward, reward_of_subjects, rewards
-from idmetric.matching import published
+from idmetric.adapters.rewards import assigned_similarities
+from idmetric.matching import Region, match
+from idmetric.matching.table import Table
 from idmetric.metric.calibration.apply import CalibrationError
 from idmetric.stream.subjects import embed_subject
+from tests.conftest import random_model
 from tests.docs.test_code import NOT_RUN, blocks
 from tests.matching import scenes
-from tests.matching.scenes import ANN, REX, STRANGER, scene
+from tests.matching.scenes import ANN, REX, SIDE, STRANGER, scene
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples" / "images"
@@ -274,15 +278,14 @@ def test_rewards_of_several_subjects(tiny: IDSim) -> None:
     for of_image in crops:
         near = [(1 - tiny.pairwise(photos[name], of_image)).amax(0).tolist() for name in photos]
         tables.append(np.array(near))
-    best, umo = [], []
+    best = []
     for table in tables:
         if table.shape[1] == 1:
             best.append([table[0, 0], 0])
         else:
             best.append(max([[table[0, 0], table[1, 1]], [table[0, 1], table[1, 0]]], key=sum))
-        umo.append(published.umo_reward(table))
 
-    expected = {"worst": np.min(best, 1), "mean": np.mean(best, 1), "umo": umo}
+    expected = {"worst": np.min(best, 1), "mean": np.mean(best, 1)}
     subjects = {name: embed_subject(tiny, images, name="photos") for name, images in photos.items()}
     for over, values in expected.items():
         score = reward_of_subjects(tiny, over=over)  # type: ignore[arg-type]
@@ -305,3 +308,49 @@ def test_a_region_that_copies_a_reference_loses_the_penalty(tiny: IDSim) -> None
     for wrong in ({"over": "best"}, {"copy_penalty": 2.0}, {"distance": "near"}):
         with pytest.raises(ValueError, match=next(iter(wrong)) if "over" in wrong else "must be|unknown"):
             reward_of_subjects(tiny, **wrong)  # type: ignore[arg-type]
+
+
+def test_assigned_similarities_have_the_largest_sum() -> None:
+    right = [[0.80, 0.45], [0.42, 0.78]]
+    swapped = [row[::-1] for row in right]
+    images = [right, swapped, [[0.80], [0.42]], [[math.nan, math.nan]] * 2]
+    values = torch.full((len(images), 2, 2, 2), math.nan)
+    for time, image in enumerate(images):
+        for reference in range(2):  # the second one is farther
+            values[time, :, reference, : len(image[0])] = 1 - torch.tensor(image) + 0.1 * reference
+    table = Table(
+        values=values,
+        times=tuple(f"image {time}" for time in range(len(images))),
+        subjects=("ann", "rex"),
+        references=(("0", "1"),) * 2,
+        regions=tuple((Region(),) * len(image[0]) for image in images),
+        clips=("",) * len(images),
+        seconds=(math.nan,) * len(images),
+        frames=(-1,) * len(images),
+    )
+    expected = np.array([[0.80, 0.78], [0.80, 0.78], [0.80, 0], [0, 0]])
+    assert assigned_similarities(table).numpy() == pytest.approx(expected, abs=1e-6)
+    farther = np.where(expected > 0, expected - 0.05, 0)
+    assert assigned_similarities(table, "mean").numpy() == pytest.approx(farther, abs=1e-6)
+
+
+def test_gradients_of_assigned_similarities_are_finite_differences() -> None:
+    """Of two subjects with two references each, in the crops of three boxes; the assignment stays the same."""
+    smooth = random_model("dinov3").double()
+    photos = {"ann": scenes.references(ANN, 2), "rex": scenes.references(REX, 2)}
+    subjects = [embed_subject(smooth, images, name=name) for name, images in photos.items()]
+    picture, (left, right) = scene((ANN, REX))
+    boxes = [left, (SIDE // 2, 10, SIDE + SIDE // 2, SIDE), right]
+    start = torch.from_numpy(np.array(picture)).permute(2, 0, 1).double().div(255).clamp(0.05, 0.95)
+    direction = torch.randn(start.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+    def total(pixels: torch.Tensor) -> torch.Tensor:
+        return assigned_similarities(match(smooth, subjects, pixels, regions=boxes).table).sum()
+
+    pixels = start.clone().requires_grad_()
+    total(pixels).backward()
+    step = 1e-3
+    with torch.no_grad():
+        slope = (total(start + step * direction) - total(start - step * direction)) / (2 * step)
+    assert pixels.grad is not None
+    assert float((pixels.grad * direction).sum()) == pytest.approx(float(slope), rel=1e-2)

@@ -13,7 +13,7 @@ from benchmarks import pipeline
         ("score", "decode + resize", ["score without copies", "score"]),
         ("generator", "embedding", ["eval generator", "eval generator --html"]),
         pytest.param("dedupe", "embedding by tiny", ["gallery dedupe --model tiny"], marks=pytest.mark.slow),
-        ("match", "decode + resize", ["match without pages", "match"]),
+        ("match", "decode + resize", ["match"]),
     ],
 )
 def test_each_section_prints_its_commands_over_its_base(

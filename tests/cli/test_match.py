@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
-import itertools
 import json
 import re
 from pathlib import Path
 from typing import Any
 
-import av
 import pytest
 from PIL import Image
 
-from idmetric import IDSim
 from idmetric.cli.match import main
 from idmetric.cli.score import main as score
 from tests.clip_files import write_video
@@ -66,43 +63,25 @@ def test_rows_of_each_image_and_subject(folder: Path, regions: str, capsys: pyte
     assert [row["distance"] == "" for row in rows] == [False, False, False, True]
 
 
-def test_json_has_summary_worst_and_published_numbers(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    names = "xverse-ip, nexus:corrected,xverse-ip"
-    words = ("--regions", str(folder / "boxes.json"), "--format", "json", "--published", names)
-    assert run(folder, *words) == 0
+def test_json_has_summary_and_worst(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(folder, "--regions", str(folder / "boxes.json"), "--format", "json") == 0
     content = json.loads(capsys.readouterr().out)
     assert [row["coverage"] for row in content["summary"]] == [1.0, 0.5, 0.75]
     assert content["worst"]["subject"] == "rex"
     assert content["signature"]["missing"] == "missing"
-    ip, nexus = content["published"]
-    best = [1 - row["nearest"] for row in content["rows"]]
-    assert ip["value"] == pytest.approx(100 * sum(best) / 4, abs=0.5)  # a subject's region is also its best one here
-    assert nexus["form"] == "corrected"
 
 
 def test_no_output_replaces_an_input(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "images" / "clip.html").symlink_to(folder / "boxes.csv")
-    for option, name in (
-        ("--output", "images/0.png"),
-        ("--output", "ann/0.png"),
-        ("--output", "boxes.csv"),
-        ("--html", "images/clip.html"),  # a link to the boxes
-    ):
+    (folder / "images" / "link.txt").symlink_to(folder / "boxes.csv")
+    for name in ("images/0.png", "ann/0.png", "boxes.csv", "images/link.txt"):
         path = folder / name
         before = path.read_bytes()
         with pytest.raises(SystemExit) as stop:
-            run(folder, "--regions", str(folder / "boxes.csv"), option, str(path))
+            run(folder, "--regions", str(folder / "boxes.csv"), "--output", str(path))
         assert stop.value.code == 2
-        assert f"{option} '{path}' is an input" in capsys.readouterr().err
+        assert f"--output '{path}' is an input" in capsys.readouterr().err
         assert path.read_bytes() == before
-    (folder / "images" / "clip.html").unlink()
-
-
-def test_html_writes_a_page(folder: Path, tmp_path: Path) -> None:
-    assert run(folder, "--regions", str(folder / "boxes.json"), "--html", str(tmp_path / "page.html")) == 0
-    assert "missing; nearest region at" in (tmp_path / "page.html").read_text(encoding="utf-8")
-    with pytest.raises(SystemExit):
-        run(folder, "--html", str(tmp_path / "page.htm"))
+    (folder / "images" / "link.txt").unlink()
 
 
 def test_the_table_ends_with_the_signature(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -169,8 +148,6 @@ def test_a_missing_folder_of_images_is_named_as_such(
     ("words", "message"),
     [
         (["--regions", "no.json"], "cannot read regions no.json"),
-        (["--published", "xverse"], "xverse-ip"),
-        (["--published", "umo-reward:corrected"], "no form 'corrected'"),
         (["--subject", "rex"], "write NAME=PATH"),
         (["--subject", "ann=other"], "two subjects are called 'ann'"),
         (["--subject", "ann:person=other"], "two subjects are called 'ann'"),
@@ -187,13 +164,6 @@ def test_wrong_usage(folder: Path, words: list[str], message: str, capsys: pytes
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--published", "xverse"], "xverse-ip"),
-        (["--published", "xverse-ip, nexus:right"], "nexus has no form 'right': choose released or corrected"),
-        (["--published", "psr", "--regions", "boxes.csv"], "psr takes the whole image for a subject that is not found"),
-        (["--published", "vbench-i2v", "movie.mp4"], "name it by the cast (the images: ann, rex)"),
-        (["--published", "vbench-long", "movie.mp4"], "vbench-long takes clips, as still images have no times"),
-        (["--published", "freeinit", "--regions", "boxes.csv", "movie.mp4"], "freeinit takes whole frames"),
-        (["--published", "freeinit", "--detect", "dog", "movie.mp4"], "freeinit takes whole frames"),
         (["--frames", "some"], "unknown frames 'some'"),
         (["--frames", "0fps", "movie.mp4"], "unknown frames '0fps'"),
         (["--missing", "whale"], "invalid choice: 'whale'"),
@@ -229,19 +199,6 @@ def test_wrong_usage_is_refused_before_a_model_is_opened(
     assert message in capsys.readouterr().err
 
 
-def test_without_subjects_numbers_of_references_are_refused_before_a_model_is_opened(
-    movie: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.delattr("idmetric.metric.models.load.load")
-    for name in ("nexus", "vbench-i2v"):
-        with pytest.raises(SystemExit):
-            main(["--model", "tiny", str(movie), "--published", name])
-        assert f"{name} compares images with references: give subjects" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        main(["--model", "tiny", str(movie), "--published", "vbench-subject", "--frames", "1"])
-    assert "vbench-subject takes clips of two frames or more" in capsys.readouterr().err
-
-
 def test_an_image_with_a_box_outside_can_be_skipped(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = folder / "outside.csv"
     table.write_text("path,x,y,w,h\n0.png,0,0,9999,10\n1.png,0,0,112,112\n")
@@ -274,55 +231,14 @@ def test_rows_of_frames_and_subjects(folder: Path, movie: Path, capsys: pytest.C
 
 
 def test_without_subjects_frames_are_compared_with_each_other(movie: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--model", "tiny", "--quiet", str(movie), "--frames", "4", "--published", "vbench-subject"]
+    words = ["--model", "tiny", "--quiet", str(movie), "--frames", "4"]
     assert main([*words, "--format", "json"]) == 0
     content = json.loads(capsys.readouterr().out)
     (row,) = content["rows"]
     assert row["frames"] == 4
-    assert content["published"][0]["name"] == "vbench-subject"
     for form in ("table", "csv", "jsonl"):
         assert main([*words, "--format", form]) == 0
         assert str(movie) in capsys.readouterr().out
-
-
-def test_clips_with_their_own_input_images_in_one_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """VBench-I2V and MSRVTT-Personalization of two clips, each with its own subject, by plain arithmetic."""
-    films = {"a": film([(ANN, None)] * 5), "b": film([(REX, None)] * 4, [20.0 * number for number in range(4)])}
-    words = []
-    for name, pictures in films.items():
-        write_video(tmp_path / f"{name}.mp4", pictures, fps=4)
-        pictures[0].rotate(10).save(tmp_path / f"{name}.png")
-        words += [f"--subject={name}={tmp_path / f'{name}.png'}", str(tmp_path / f"{name}.mp4")]
-    (tmp_path / "cast.csv").write_text("image,subjects\na.mp4,a\nb.mp4,b\n")
-    words += ["--model", "tiny", "--quiet", "--frames", "all", "--published", "vbench-i2v, msrvtt-subject"]
-    words += ["--format", "json", "--html", str(tmp_path / "page.html")]
-    assert main([*words, "--cast", str(tmp_path / "cast.csv")]) == 0
-    i2v, msrvtt = json.loads(capsys.readouterr().out)["published"]
-
-    metric = IDSim("tiny")
-    expected_i2v, expected_msrvtt = {}, {}
-    for name in films:
-        with av.open(str(tmp_path / f"{name}.mp4")) as container:
-            frames = [frame.to_image() for frame in container.decode(video=0)]
-        image = tmp_path / f"{name}.png"
-        to_image = [metric.similarity(frame, str(image)).item() for frame in frames]
-        to_next = [metric.similarity(*pair).item() for pair in itertools.pairwise(frames)]
-        mean = sum(to_next) / len(to_next)
-        expected_i2v[f"{name}.mp4"] = 0.4 * max(to_image) + 0.3 * mean + 0.3 * min(to_next)
-        expected_msrvtt[f"{name}.mp4"] = sum(to_image) / len(to_image)
-    for number, expected in ((i2v, expected_i2v), (msrvtt, expected_msrvtt)):
-        by_clip = {Path(row["clip"]).name: row["value"] for row in number["values"] if row["image"] is row["subject"]}
-        assert by_clip == pytest.approx(expected, abs=1e-4)
-        assert number["value"] == pytest.approx((by_clip["a.mp4"] + by_clip["b.mp4"]) / 2, abs=1e-6)
-        assert number["not_comparable"] == ""
-    assert f'data-head="value">{i2v["value"]:.4f}' in (tmp_path / "page.html").read_text(encoding="utf-8")
-
-    for row in msrvtt["values"]:  # members of the cast alone
-        if row["image"] and row["subject"]:
-            assert Path(row["clip"]).stem == row["subject"]
-    with pytest.raises(SystemExit):  # without casts each clip should show both
-        main(words)
-    assert "vbench-i2v takes one subject for each clip" in capsys.readouterr().err
 
 
 def test_grids_and_folders_of_frames(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -420,23 +336,17 @@ def test_17_what_cvat_calls_a_crowd_is_compared(folder: Path, capsys: pytest.Cap
     assert crowds == rows_of(folder, capsys, "--regions", str(folder / "boxes.json"))
 
 
-def test_17_images_that_are_not_listed_are_in_the_results(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_17_images_that_are_not_listed_are_in_the_results(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def without_the_second(content: dict[str, list[Any]]) -> None:
         del content["images"][1]
         content["annotations"] = [row for row in content["annotations"] if row["image_id"] == 0]
 
     regions = ("--regions", edited(folder, "one.json", without_the_second))
-    page = tmp_path / "page.html"
     name = str(folder / "images" / "1.png")
-    assert run(folder, *regions, "--format", "json", "--html", str(page)) == 0
+    assert run(folder, *regions, "--format", "json") == 0
     output = capsys.readouterr()
     assert json.loads(output.out)["unlisted"] == [name]
     assert "1 of 2 images are not listed with regions" in output.err
-    html = page.read_text()
-    assert "Not listed with regions <small>1</small>" in html
-    assert f"<li><bdi>{name}</bdi></li>" in html
     assert run(folder, *regions) == 0
     assert f"not listed with regions: 1, {name}\n" in capsys.readouterr().out
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from idmetric.matching.changes import FrameStates, history, state_changes
 from idmetric.matching.clips import Moment
 from idmetric.metric.images.read import ImageReadError
 from idmetric.stream.subjects import embed_subject
-from tests.browser_parts import Open, faults_of, overflows
 from tests.clip_files import write_video
 from tests.matching.films import BOXES, LEFT, RIGHT, film, frame
 from tests.matching.scenes import ANN, REX, STRANGER
@@ -161,8 +159,6 @@ def test_frames_between_count_in_changes_alone(metric: IDSim, subjects: list[Sub
     assert len(refined.rows) == len(plain.rows) == 8
     assert borders(plain) == [("dog", "matched", "missing", 55, 83)]
     assert not plain.changes[0]["exact"]
-    assert list(refined.thumbnails_between) == [f"{leaving} @ 60", f"{leaving} @ 61"]
-    assert list(plain.thumbnails_between) == []
 
 
 def test_frames_are_decoded_only_where_two_states_differ(
@@ -320,77 +316,3 @@ def test_the_command_prints_seconds_and_states_with_their_times(
     content = json.loads(capsys.readouterr().out)
     (change,) = content["changes"]
     assert (change["subject"], change["from"], change["to"], change["exact"]) == ("dog", "matched", "missing", False)
-
-
-# The page
-
-
-@pytest.fixture(scope="module")
-def page(metric: IDSim, subjects: list[Subject], leaving: str) -> tuple[Match, str]:
-    pytest.importorskip("jinja2")
-    found = matched(metric, subjects, leaving, frames=4)
-    return found, found.to_html()
-
-
-def test_the_page_marks_a_change_and_shows_the_frames_before_and_after(page: tuple[Match, str]) -> None:
-    found, text = page
-    assert "matched to 2.50 s, missing from 2.54 s (frame 61)" in text
-    mark = re.findall(r'<span class="change s1" style="left:([\d.]+)%;width:0%"', text)
-    assert [float(left) for left in mark] == [pytest.approx(100 * LEAVES / (COUNT - 1), abs=0.01)]
-    figures = re.findall(r'<figure><img src="(.*?)".*?<figcaption>(.*?)</figcaption>', text)
-    assert [picture for picture, _ in figures] == [
-        found.thumbnails_between[f"{found.table.clips[0]} @ {number}"].uri for number in (60, 61)
-    ]
-    captions = [plain(caption) for _, caption in figures]
-    (change,) = found.changes
-    assert captions == [
-        f"2.50 s frame 60 matched, {change['last_distance']:.4f}",
-        f"2.54 s frame 61 missing, {change['first_distance']:.4f}",
-    ]
-
-
-def test_a_change_between_two_frames_is_marked_as_a_band(metric: IDSim, subjects: list[Subject], leaving: str) -> None:
-    text = matched(metric, subjects, leaving, frames=4, refine=False).to_html()
-    ((left, width),) = re.findall(r'<span class="change s1" style="left:([\d.]+)%;width:([\d.]+)%"', text)
-    assert float(left) == pytest.approx(100 * 55 / 83, abs=0.01)
-    assert float(width) == pytest.approx(100 * 28 / 83, abs=0.01)
-    assert "from a frame between 2.29 and 3.46 s" in text
-
-
-def test_near_equal_frames_of_one_state_stand_once(metric: IDSim, subjects: list[Subject]) -> None:
-    """Nine stills in three states; the middle one with another background."""
-    pictures = [frame((ANN, REX))] * 3 + [frame((ANN, STRANGER))] * 3 + [frame((ANN, REX), seed=5)] * 3
-    found = matched(metric, subjects, Clip(pictures, fps=4), frames="all")
-    text = found.to_html()
-    cards = re.findall(r'<li class="panel image" id="t(\d+)">.*?</li>\n', text, re.DOTALL)
-    assert sorted(map(int, cards)) == [0, 3, 6]
-    assert text.count("With 2 near-equal frames, ") == 3
-    assert "With 2 near-equal frames, 0.75 to 1.25 s" in text
-    assert "3 of 9; 6 near-equal frames stand with the worst of their kind" in plain(text)
-    assert text.count('<a class="point') == 18
-    assert set(re.findall(r'<a class="point .*?href="#t(\d+)"', text)) == {"0", "3", "6"}
-
-
-def test_many_changes_have_the_first_twelve_with_pictures(metric: IDSim, subjects: list[Subject]) -> None:
-    shown = [(ANN, REX), (ANN, STRANGER)] * 8
-    text = matched(metric, subjects, Clip(film(shown), fps=4), frames="all").to_html()
-    assert len(re.findall('<span class="change s1"', text)) == 15
-    assert text.count("<figure>") == 24
-    assert "The first 12 of 15 changes; all are marked above." in text
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1024, 1280])
-def test_a_page_with_changes_fits_and_is_accessible(
-    visit: Open, page: tuple[Match, str], tmp_path: Path, scheme: str, width: int
-) -> None:
-    (tmp_path / "page.html").write_text(page[1], encoding="utf-8")
-    shown = visit(tmp_path / "page.html", width, color_scheme=scheme)
-    assert shown.locator(".change").count() == 1
-    assert not overflows(shown)
-    assert faults_of(shown) == []
-
-
-def plain(markup: str) -> str:
-    """The text of some HTML."""
-    return " ".join(re.sub("<[^>]*>", " ", markup).split())

@@ -323,31 +323,6 @@ def test_an_empty_box_of_a_detector_is_of_its_image_alone(metric, subjects):
         match(metric, subjects, [picture, blank], **options)
 
 
-@pytest.mark.parametrize(
-    "name", ["xverse-ip", "umo-reward", "psr", "multiid", "vistory-cross", "vistory-occm", "nexus"]
-)
-def test_published_numbers_of_a_right_and_an_exchanged_picture_are_near(metric, subjects, name):
-    right = matched(metric, subjects, (ANN, REX), missing="whole").published(name)
-    exchanged = matched(metric, subjects, (REX, ANN), missing="whole").published(name)
-    scale = 100 if name in ("xverse-ip", "vistory-occm") else 1
-    assert right.value / scale == pytest.approx(exchanged.value / scale, abs=0.1)
-    assert right.used.startswith("IDSim:tiny")
-
-
-def test_published_numbers_from_the_table(metric, subjects):
-    found = matched(metric, subjects, (ANN, REX))
-    similarity = 1 - np.asarray(found.table)[0].min(1)  # to the nearest reference
-    assert found.published("xverse-ip").value == pytest.approx(100 * similarity.max(1).mean(), abs=1e-3)
-    signs = np.array([[1, -1], [-1, 1]])
-    assert found.published("umo-reward").value == pytest.approx((signs * similarity).mean(), abs=1e-5)
-    over_mean = 1 - np.asarray(found.table)[0].mean(1)
-    assert found.published("msrvtt-subject").value == pytest.approx(over_mean.max(1).mean(), abs=1e-5)
-    with pytest.raises(RequestError, match="missing='whole'"):
-        found.published("psr")
-    with pytest.raises(RequestError, match="no form"):
-        found.published("umo-reward", "corrected")
-
-
 def test_thresholds_of_unknown_subjects_and_that_are_no_distance_are_refused(metric, subjects):
     with pytest.raises(RequestError, match="'anne'"):
         matched(metric, subjects, (ANN, REX), threshold={"anne": 0.2})
@@ -470,7 +445,6 @@ def test_a_region_in_which_an_encoder_sees_nothing_is_not_compared(metric, funct
     expected = [F.normalize(torch.tensor(mean_color([image])), dim=1) for image in references(ANN, 2)]
     region = F.normalize(torch.tensor(mean_color([picture.crop(boxes[1])])), dim=1)
     assert values[1][:, 1] == pytest.approx([1 - float((photo * region).sum()) for photo in expected], abs=1e-5)
-    assert found.published("vistory-self").value == 1  # seen once
 
 
 def test_a_reference_in_which_an_encoder_sees_nothing_is_named(metric, tmp_path):
@@ -495,15 +469,6 @@ def test_a_threshold_of_another_distance_and_missing_patches_are_refused(metric)
     with_patches = replace(subject, embedding=metric.embed(references(ANN, 2)))
     with pytest.raises(RequestError, match="threshold of ann is of the distance 'cls'"):
         match(metric, [with_patches], picture, regions=boxes, distance="patch")
-
-
-def test_vistory_self_does_not_depend_on_thresholds(metric, subjects):
-    picture, boxes = scene((ANN, REX, STRANGER))
-    values = []
-    for threshold in (0.001, 0.25, 0.9):
-        found = match(metric, subjects, [picture] * 2, regions=[boxes[:2], boxes[1:]], threshold=threshold)
-        values.append(found.published("vistory-self").value)
-    assert values[0] == pytest.approx(values[1]) == pytest.approx(values[2])
 
 
 def test_a_request_has_its_own_frames_regions_and_cast(metric, subjects):

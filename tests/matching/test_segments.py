@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +13,9 @@ import pytest
 from PIL import Image
 
 from idmetric import Clip, IDSim, consistency
-from idmetric.cli.match import main
 from idmetric.matching.consistency import Consistency
 from idmetric.matching.segments import Jump, is_drift, jumps, names_of_segments, segments, table_of, turning_point
 from idmetric.metric.errors import RequestError
-from tests.browser_parts import Open, faults_of, overflows
 from tests.clip_files import write_video
 from tests.matching.films import background, film
 from tests.matching.scenes import ANN, REX
@@ -378,63 +375,3 @@ def test_a_match_without_subjects_has_all_of_its_results(result: Consistency) ->
     assert json.loads(images.to_json())["summary"] == []
     assert (images.worst, images.coverage, images.histories()) == ({}, {}, {})
     assert images.badness.shape == (16, 0)
-    with pytest.raises(RequestError, match="no subjects"):
-        images.to_html()
-
-
-# The page
-
-
-def test_the_page_has_the_distance_to_the_first_frame_and_the_changes(result: Consistency, leaving: str) -> None:
-    pytest.importorskip("jinja2")
-    text = result.to_html()
-    vectors = np.array([features_of_frame[0] for features_of_frame in result.images.features[0]])
-    to_first = 1 - vectors @ vectors[0]
-    points = re.findall(r'<a class="point.*?style="left:([\d.]+)%;bottom:([\d.]+)%" title="([\d.]+) s: ([\d.]+)', text)
-    assert [float(point[3]) for point in points] == pytest.approx(to_first, abs=1e-4)
-    assert [float(point[2]) for point in points] == pytest.approx(result.images.table.seconds, abs=0.006)
-    marks = re.findall(r'<span class="change" style="left:([\d.]+)%;width:0%"', text)
-    assert [float(left) for left in marks] == pytest.approx([100 * 15 / 35, 100 * 26 / 35], abs=0.01)
-    captions = re.findall(r"<figcaption>([\d.]+) s <span class=\"dim\">frame (\d+)</span><br>segment (.)", text)
-    assert captions == [("1.17", "14", "A"), ("1.25", "15", "B"), ("2.08", "25", "B"), ("2.17", "26", "A")]
-    assert "changes its subject 2 times: at 1.25 s (frame 15)" in text
-    worst = re.findall(r"</p><div class=\"pair\">", text)
-    assert len(worst) == 2 + 1
-
-
-def test_the_page_of_still_images_and_several_clips(metric: IDSim, leaving: str, tmp_path: Path) -> None:
-    pytest.importorskip("jinja2")
-    calm = Clip(film([(ANN, REX)] * 4), name="calm <b>")
-    result = consistency(metric, [leaving, calm, *film([(ANN, REX)] * 2)], frames=8)
-    result.write(tmp_path / "page.html")
-    text = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "1 of 2 clips changes its subject" in text
-    assert "calm &lt;b&gt;" in text
-    assert "calm <b>" not in text
-    assert text.count("still images") == 2
-    assert "No images" in consistency(metric, str(tmp_path / "gone.png"), on_error="skip").to_html()
-
-
-def test_the_command_writes_a_page_without_subjects(
-    leaving: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    page = tmp_path / "page.html"
-    words = ["--model", "tiny", leaving, "--html", str(page), "--quiet"]
-    assert main(words) == 0
-    assert "changes its subject 2 times" in capsys.readouterr().out
-    assert "Consistency report" in page.read_text(encoding="utf-8")
-    assert main([*words, "--threshold", "1.5", "--no-refine"]) == 0
-    assert f"{leaving}: no change of subject" in capsys.readouterr().out.splitlines()
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1024, 1280])
-def test_the_page_fits_and_is_accessible(
-    visit: Open, result: Consistency, tmp_path: Path, scheme: str, width: int
-) -> None:
-    result.write(tmp_path / "page.html")
-    page = visit(tmp_path / "page.html", width, color_scheme=scheme)
-    assert not overflows(page)
-    assert faults_of(page) == []
-    page.click(".point.worst")
-    assert page.url.endswith(page.locator(".point.worst").get_attribute("href"))
