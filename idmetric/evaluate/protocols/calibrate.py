@@ -29,7 +29,7 @@ from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, bin
 from idmetric.evaluate.protocols.common.table_columns import Column
 from idmetric.evaluate.settings import Checked, option
 from idmetric.evaluate.statistics.calibration.fitting import fit, held_out
-from idmetric.evaluate.statistics.calibration.quality import expected_calibration_error, reliability
+from idmetric.evaluate.statistics.calibration.quality import expected_calibration_error
 from idmetric.evaluate.statistics.calibration.thresholds import accepted, threshold_at_false_accept
 from idmetric.metric.calibration.apply import Calibration
 from idmetric.metric.files.hints import need
@@ -275,7 +275,7 @@ def _keep(
     scores: Array,
     probability: Array,
 ) -> None:
-    """Add the score and probability of each pair, and the reliability curve."""
+    """Add the score and probability of each pair."""
     ids = texts(data, "id")
     result.keep(
         "pairs",
@@ -286,7 +286,6 @@ def _keep(
         same=pairs.same,
         probability=probability,
     )
-    result.keep("reliability", **reliability(probability, pairs.same))
 
 
 def run_command(

@@ -45,8 +45,7 @@ _HEADS = {
     "wrong_3": "third", "lowest": "identity", "worst": "worst image", "worst_score": "identity of the worst image",
 }  # fmt: skip
 PLOT_CAPTIONS = {
-    "roc": "ROC", "distributions": "Distributions of similarity",
-    "oracle": "Part edits and the oracle", "reliability": "Reliability", "sensitivity": "Sensitivity",
+    "roc": "ROC", "oracle": "Part edits and the oracle", "sensitivity": "Sensitivity",
     "trends": "Similarity over growing changes",
     "pareto": "Pareto front of identity: the dashed line joins methods that no other beats in both; hollow: copies",
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Plots of evaluations as PNG or SVG files: ROC, distributions, sensitivity, Pareto fronts, ...
+"""Plots of evaluations as PNG or SVG files: ROC, the oracle of part edits, sensitivity, the Pareto front.
 
     draw(results, Path("results"), "folder", "svg")  # all plots that the results' items allow
 
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 TwoValues = Mapping[str, tuple[Value, Value]]
-_BINS = 60
 _DASHED: dict[str, Any] = {"color": "0.6", "linestyle": "--", "linewidth": 1}
 _SHARES: dict[str, Any] = {"ylim": (0, 1.005)}
 _UNIT_SQUARE: dict[str, Any] = {"xlim": (0, 1), **_SHARES}
@@ -74,28 +73,6 @@ def roc(pairs: Mapping[str, Scored], path: StrPath, title: str = "") -> None:
         title=title,
         **_UNIT_SQUARE,
     )
-    save_figure(figure, path)
-
-
-def distributions(pairs: Mapping[str, Scored], path: StrPath, title: str = "") -> None:
-    """Draw distributions of similarities of one identity and of two: density above, ECDF below, a column per model."""
-    figure, axes = new_figure(2, len(pairs), width=3.4)
-    for column, (model, scored) in enumerate(pairs.items()):
-        above = axes[column]
-        below = axes[len(pairs) + column]
-        scores = np.asarray(scored.score)
-        same = np.asarray(scored.same, dtype=bool)
-        bins = np.linspace(scores.min(), scores.max() + 1e-9, _BINS + 1).tolist()
-        kinds = ("different", ~same, "C3"), ("same", same, "C0")
-        for label, is_of_kind, color in kinds:
-            values = scores[is_of_kind]
-            style: dict[str, Any] = {"color": color, "label": label}
-            above.hist(values, bins=bins, density=True, alpha=0.5, **style)
-            below.ecdf(values, **style)
-
-        heading = ", ".join(filter(None, [model, title]))
-        above.set(title=heading, yticks=[])
-        below.set(xlabel="similarity", ylabel="share not above", **_SHARES)
     save_figure(figure, path)
 
 
@@ -170,24 +147,6 @@ def similarity_trends(grids: Mapping[str, Columns], path: StrPath) -> None:
                 _band(panel, list(points), ends, line.get_color())
         panel.set(title=model, xlabel="change")
     axes[0].set(ylabel="similarity")
-    save_figure(figure, path)
-
-
-def reliability(bins: Mapping[str, Columns], path: StrPath) -> None:
-    """Draw the reliability of models' probabilities: share of pairs of one identity over probability, counts below.
-
-    Args:
-        bins: model -> columns probability (mean of a bin), share, count; see `calibration.reliability`.
-    """
-    figure, [above, below] = new_figure(2, 1)
-    above.plot([0, 1], [0, 1], **_DASHED)
-    dots: dict[str, Any] = {"marker": "o", "markersize": 3}
-    for model, columns in bins.items():
-        probability = columns["probability"]
-        above.plot(probability, columns["share"], label=model, **dots)
-        below.plot(probability, columns["count"], **dots)
-    above.set(ylabel="share of same identity", **_UNIT_SQUARE)
-    below.set(xlabel="probability", ylabel="pairs", xlim=(0, 1), yscale="log")
     save_figure(figure, path)
 
 
@@ -281,9 +240,9 @@ def _band(
 def draw(results: Sequence[Result], out: Path, name: str, ending: str = "png") -> list[Path]:
     """Draw all plots that the results' items allow, as `name`.PLOT.`ending`; each of several datasets has its plots.
 
-    Items named "pairs" (score, same) give ROC and distributions; "parts" (score, oracle) the oracle's ECDF; "grid"
-    and rows of sensitivities to context bars and trends; "reliability" its curve. Rows of methods with identity, and
-    diversity or CLIP-T, give the Pareto front of the methods that do not copy.
+    Items named "pairs" (score, same) give ROC curves; "parts" (score, oracle) the oracle's ECDF; "grid" and rows of
+    sensitivities to context bars and trends. Rows of methods with identity and diversity, or else CLIP-T, give the
+    Pareto front of the methods that do not copy.
     """
     out.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
@@ -298,14 +257,11 @@ def draw(results: Sequence[Result], out: Path, name: str, ending: str = "png") -
 
     for part, pairs in _pairs(results).items():
         roc(pairs, new_path("roc", part), part)
-        distributions(pairs, new_path("distributions", part), part)
 
     if parts := _items(results, "parts"):
         oracles = [columns["oracle"] for columns in parts.values()]
         scores = {model: columns["score"] for model, columns in parts.items()}
         against_oracle(scores, oracles[0], new_path("oracle"))
-    if bins := _items(results, "reliability"):
-        reliability(bins, new_path("reliability"))
     if slopes := _two_values(results, "which", "context"):
         sensitivity_bars(slopes, new_path("sensitivity"))
         similarity_trends(_items(results, "grid"), new_path("trends"))
@@ -316,6 +272,7 @@ def draw(results: Sequence[Result], out: Path, name: str, ending: str = "png") -
         if several:
             copies = {result.model: copying(result) for result in results}
             trade_off(several, new_path("pareto", score), ("identity", score), copies)
+            break
     return written
 
 

@@ -124,7 +124,7 @@ def test_the_command_writes_a_calibration_for_the_model(folder: Path, capsys: py
         assert found.data["identities"] == 24
         assert found.data["families"] == 12
         assert found.thresholds[0]["false_accept_rate"] == 0.2
-        assert (out / "calibrate.reliability.png").stat().st_size > 1000
+        assert (out / "calibrate.roc.png").stat().st_size > 1000
         metric = load(folder / "model", device="cpu")
         other, same = found.probability(metric(folder / "0-0.png", [folder / "4-0.png", folder / "0-1.png"]))
         assert 0 < other < same < 1

@@ -369,7 +369,7 @@ def test_the_numbers_of_an_evaluation_are_those_of_json(album: Path, capsys: pyt
     assert len(pictures) == 9
     assert {img["data-picture"] for img in page.all("img") if "data-picture" in img} == set(pictures)
     plots = [img["src"] for img in page.all("img") if img["alt"].startswith("Plot: ")]
-    assert len(plots) == 2
+    assert len(plots) == 1
     assert all(src.startswith("data:image/svg+xml;base64,") for src in plots)
     assert "<b>vase<b>" in page.visible
     assert not page.all("b")

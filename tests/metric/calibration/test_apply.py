@@ -143,14 +143,6 @@ def test_the_calibration_error_equals_torchmetrics() -> None:
         torch.tensor(edges_apart[0]), torch.tensor(edges_apart[1]).long()
     )
     assert quality.expected_calibration_error(*edges_apart, 10) == pytest.approx(theirs.item(), abs=1e-6)
-    bins = quality.reliability(p, same, 10)
-    assert bins["count"].sum() == len(p)
-    for number, probability in enumerate(bins["probability"]):
-        in_bin = (p >= number / 10) & ((p < (number + 1) / 10) | (number == 9))
-        assert probability == pytest.approx(p[in_bin].mean())
-        assert bins["share"][number] == pytest.approx(same[in_bin].mean())
-    gaps = (abs(bins["share"] - bins["probability"]) * bins["count"]).sum() / len(p)
-    assert gaps == pytest.approx(quality.expected_calibration_error(p, same, 10))
 
 
 def test_bad_pairs_are_refused() -> None:
