@@ -159,16 +159,6 @@ def test_options_of_other_recipes_are_refused(
     run.fails("exclude each other", "curate photos.parquet --recipe nearid -o x.csv --split a=1 --keep-splits")
 
 
-def test_what_took_the_identities_is_said_where_too_few_are_left(run: Runner, photos: Manifest, tmp_path: Path) -> None:
-    error = run.fails("13 identities repeat another's text", "curate photos.parquet --recipe nearid -o x.csv --quiet")
-    assert "other splits: --split" in error
-    (tmp_path / "own.json").write_text('[{"drop": {"dataset": ["met", "df2"]}}]')
-    run.fails(
-        'rule {"drop": {"dataset": ["met", "df2"]}} dropped 14 identities',
-        "curate photos.parquet --recipe visme -o x.csv --filters own.json",
-    )
-
-
 def test_what_is_wrong_with_the_output_is_said_before_the_work(
     run: Runner, photos: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
-import threading
-import weakref
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +15,7 @@ from idmetric import Embedding, IDSim, load
 from idmetric.cli.score import main
 from idmetric.gallery import Gallery
 from idmetric.metric.models import embedder
-from idmetric.scoring.encoder import Pictured, RequestImages
-from idmetric.scoring.pairs import pairs_of, read_pairs
-from idmetric.scoring.scores import ScoreSettings
+from idmetric.scoring.pairs import read_pairs
 from tests.conftest import random_model
 from tests.embed_parts import Live, pictures
 from tests.runner import Runner
@@ -85,51 +78,6 @@ def test_each_file_is_decoded_and_embedded_once(
     model = load(saved, device="cpu")
     for (a, b), found in distances(out).items():
         assert found == pytest.approx(model(folder / a, folder / b, distance).item(), abs=1e-5)
-
-
-def test_further_columns_are_carried_through_in_the_order_of_the_file(run: Runner, folder: Path) -> None:
-    pairs = [line.split(",") for line in (folder / "pairs.csv").read_text().splitlines()[1:]]
-    lines = [f"{a},{b},{'left' if k % 3 else 'right'},{k:03d}" for k, (a, b) in enumerate(pairs)]
-    (folder / "pairs.csv").write_text("a,b,side,number\n" + "\n".join(lines) + "\n")
-    found = list(csv.DictReader(io.StringIO(run.all("--format", "csv")[1])))
-    assert [(row["reference"], row["image"]) for row in found] == [tuple(pair) for pair in pairs]
-    assert [row["number"] for row in found] == [f"{k:03d}" for k in range(40)]
-    assert [row["side"] for row in found] == ["left" if k % 3 else "right" for k in range(40)]
-    far = [float(row["distance"]) for row in found]
-    assert far != sorted(far)
-
-
-def test_what_is_kept_of_an_image_keeps_nothing_of_its_batch(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept: list[Pictured] = []
-    original = RequestImages._pictured
-
-    def pictured(self: RequestImages, *args: Any) -> Pictured:
-        kept.append(original(self, *args))
-        return kept[-1]
-
-    monkeypatch.setattr(RequestImages, "_pictured", pictured)
-    for options in (("--distance", "cls"), ("--distance", "patch", "--cache", "kept"),
-                    ("--distance", "patch", "--cache", "kept")):  # fmt: skip
-        kept.clear()
-        run(*options)
-        assert len(kept) == 20
-        for one in kept:
-            for tensor in (one.embedding.cls, one.embedding.patches):
-                assert tensor is None or tensor.untyped_storage().nbytes() == tensor.nbytes
-            assert (one.embedding.patches is None) == ("cls" in options)
-
-
-def test_images_are_held_until_their_last_pair(metric: IDSim, tmp_path: Path) -> None:
-    names = [str(path) for path in pictures(tmp_path, 12)]
-    pairs = pairs_of([(names[k // 4 * 4], name) for k, name in enumerate(names)])  # sorted by reference
-    alive: list[weakref.ref[Pictured]] = []
-    for number, (pair, a, b) in enumerate(RequestImages(metric, ScoreSettings(batch_size=1), None).pairs(pairs)):
-        assert a is not None
-        assert b is not None
-        assert pair.a == names[number // 4 * 4]
-        alive += [weakref.ref(b)]
-        del a, b
-        assert sum(one() is not None for one in alive) <= 3  # the reference, this image, and the one before
 
 
 def test_the_cache_never_gives_what_is_no_longer_so(
@@ -227,30 +175,4 @@ def test_a_damaged_shard_of_the_cache_is_named_and_made_again(
 # The file of pairs
 
 
-def test_what_may_have_no_end_is_not_waited_for(
-    run: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("idmetric.scoring.pairs.MOST", 100)
-    os.mkfifo(folder / "pipe")
-    writer = threading.Thread(target=lambda: (folder / "pipe").write_text("0000.png,0001.png\n" * 10))
-    writer.start()
-    for path in ("pipe", "/dev/zero"):
-        with pytest.raises(SystemExit):
-            main(["--pairs", str(folder / path)])
-        assert "has more than 100 bytes" in capsys.readouterr().err
-    writer.join()
-    (folder / "empty.png").touch()
-    (folder / "pairs.csv").write_text("0000.png,0001.png\n0000.png,/dev/zero\nempty.png,0000.png\n")
-    plain = run.all("--on-error skip")
-    assert (plain[0], "/dev/zero" in plain[2]) == (4, True)
-    assert plain_of(run.all("--on-error skip --cache kept")) == plain
-
-
 # Progress
-
-
-@pytest.fixture(autouse=True)
-def leave_no_threads() -> Iterator[None]:
-    before = set(threading.enumerate())
-    yield
-    assert not [t for t in threading.enumerate() if t not in before and t.name.startswith("ThreadPool")]

@@ -3,9 +3,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import os
-import subprocess
-import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +15,6 @@ from idmetric import load
 from idmetric.cli import train as cli
 from idmetric.evaluate.settings import add_options, from_file, option, values_of
 from idmetric.metric.checkpoints.errors import CheckpointError
-from idmetric.train.processes import Processes
 from tests import train_parts
 from tests.runner import Runner
 
@@ -103,12 +99,6 @@ def test_an_unfinished_run_is_called_so_and_its_latest_checkpoint_can_be_exporte
     run.fails("lr: 0.01 there, 0.02 now", *given, "--lr", "0.02", "--export", tmp_path / "other")
     assert run(*given) == 0
     assert load(out, device="cpu").model_type == "backbone"
-
-
-def test_a_run_without_a_checkpoint_is_called_unfinished(tmp_path: Path) -> None:
-    (tmp_path / "recipe.json").write_text("{}")
-    with pytest.raises(CheckpointError, match=r"unfinished: resume it .* \(no checkpoint is written yet\)$"):
-        load(tmp_path, device="cpu")
 
 
 def test_smoke_needs_no_data(tmp_path: Path, run: Runner) -> None:
@@ -208,35 +198,6 @@ def test_a_batch_that_fails_later_is_an_error_and_not_a_trace(data: Path, tmp_pa
     run.fails("idmetric train: error: the batch of step 2 cannot be loaded: lost.png", *given, "--missing", "1")
 
 
-def test_other_processes_tell_in_a_line_that_the_main_one_failed(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, run: Runner
-) -> None:
-    def run_beside_a_failed_one(*_: Any) -> None:
-        processes = Processes(cpu=True)
-        texts = ["ManifestError: 2 rows cannot be used:\n  row 4\n  row 6", ""]
-        monkeypatch.setattr(processes, "all_values", lambda _: texts)
-        processes.together(lambda: None)
-
-    monkeypatch.setattr(cli, "run", run_beside_a_failed_one)
-    assert run("pairs") == 1
-    said = "process 0 failed: ManifestError: 2 rows cannot be used:\n"
-    assert capsys.readouterr().err == f"idmetric train: error: {said}"
-
-
-def test_help_of_a_recipe_shows_its_settings(capsys: pytest.CaptureFixture[str], run: Runner) -> None:
-    assert run("pairs --help") == 0
-    said = " ".join(capsys.readouterr().out.split())
-    for part in (
-        "--batch-size N pairs per step (section 4.1) (default: 8)", "--optimizer {adamw,sgd}",
-        "in the encoder, 10% of it",
-        "--sizes [N ...] of the pictures (default: 16 16)", "--symmetric, --no-symmetric",
-        "pairs (defaults: the paper's)", "--precision {no,bf16,fp16}", "--on-error {fail,skip}",
-    ):  # fmt: skip
-        assert part in said, part
-    assert said.count("--seed N of everything") == 1
-    assert "all random numbers follow" not in said  # the recipe has its own
-
-
 @pytest.mark.parametrize("name", ["idsim", "nearid", "visme", "ilgen"])
 def test_every_recipe_has_its_options(name: str, run: Runner) -> None:
     module = importlib.import_module(cli.RECIPES[name][0])
@@ -287,28 +248,3 @@ def test_a_file_reads_every_kind(tmp_path: Path) -> None:
         (tmp_path / "one.json").write_text(json.dumps({name: value}))
         with pytest.raises(ValueError, match=f"one.json: {name} = "):
             from_file(tmp_path / "one.json", Kinds)
-
-
-@pytest.mark.slow
-def test_torchrun_and_accelerate_launch_it(tmp_path: Path) -> None:
-    train_parts.smoke_data(tmp_path / "data")
-    recipe = "train.RECIPES['pairs'] = ('tests.train_parts', '')"
-    (tmp_path / "go.py").write_text(f"from idmetric.cli import train\n{recipe}\nraise SystemExit(train.main())\n")
-    for name, launch in {
-        "torchrun": ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"],
-        "accelerate": [
-            "accelerate.commands.launch",
-            "--multi_gpu",
-            "--num_processes",
-            "2",
-            "--main_process_port",
-            train_parts.free_port(),
-        ],
-    }.items():
-        given = ["pairs", "--data", tmp_path / "data/manifest.parquet", "--out", tmp_path / name, *QUICK]
-        done = subprocess.run(
-            [sys.executable, "-m", *launch, str(tmp_path / "go.py"), *given],
-            capture_output=True, text=True, check=False, timeout=600, env={**os.environ, "PYTHONPATH": "."},
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        assert json.loads((tmp_path / name / "recipe.json").read_text())["processes"] == 2

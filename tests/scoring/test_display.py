@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 import idmetric
-from idmetric import IDSim, score, score_pairs
+from idmetric import IDSim, score
 from idmetric.pages.notebook import Picture, table
 from idmetric.scoring.records import Records
 from idmetric.scoring.scores import Scores
@@ -88,12 +88,6 @@ def test_names_are_escaped_and_absent_files_have_no_picture() -> None:
     is_small_and_self_contained(table([EVIL], [[Picture("data:image/png;base64,", EVIL)], [EVIL * 3]], 2, [EVIL]))
 
 
-@pytest.mark.parametrize("name", ["a\udcff.png", "ü.png"])
-def test_any_file_name_can_be_shown(name: str) -> None:
-    html = Records([{"image": name}], ("image",))._repr_html_()
-    assert html.encode("utf-8")
-
-
 def test_scores_of_images_in_memory_are_shown_by_their_names(folder: Path) -> None:
     images = [Image.open(folder / f"{number}.png") for number in range(3)]
     html = score(IDSim("tiny", device="cpu"), images[0], images[1:])._repr_html_()
@@ -132,13 +126,6 @@ def test_the_page_is_written_from_a_result(folder: Path, tmp_path: Path, aggrega
     assert (tmp_path / "rows.csv").read_text(encoding="utf-8") == scores.to_csv()
     with pytest.raises(ValueError, match="ends in none of"):
         scores.write(tmp_path / "rows.txt")
-
-
-def test_the_page_of_pairs_in_memory_shows_gray_squares(folder: Path, tmp_path: Path) -> None:
-    pytest.importorskip("jinja2")
-    a, b = (Image.open(folder / f"{number}.png") for number in range(2))
-    score_pairs(IDSim("tiny", device="cpu"), [(a, b)]).write(tmp_path / "page.HTML")
-    assert "image[0]" in (tmp_path / "page.HTML").read_text(encoding="utf-8")
 
 
 def test_a_match_shows_its_subjects_and_the_worst_images_first(folder: Path) -> None:

@@ -16,7 +16,6 @@ import idmetric
 from idmetric.matching.matching import match
 from idmetric.metric.errors import RequestError
 from idmetric.metric.images.read import ImageReadError
-from idmetric.stream.subjects import embed_subject
 
 
 @pytest.fixture(scope="module")
@@ -146,10 +145,3 @@ def test_an_image_of_datasets_is_an_image_everywhere(metric: Any, files: list[st
         metric({"bytes": None, "path": None}, files[1])
     matched = match(metric, {"cat": [stored]}, [stored], regions=[[(0, 0, 64, 64)]])
     assert matched.rows[0]["distance"] == pytest.approx(0, abs=1e-6)
-
-
-def test_a_subject_in_capitals_is_a_subject(metric: Any, files: list[str], tmp_path: Path) -> None:
-    subject = embed_subject(metric, files[:2], name="cat")
-    subject.save(tmp_path / "cat.SUBJECT")
-    rows = idmetric.score(metric, tmp_path / "cat.SUBJECT", files[2]).rows
-    assert rows[0]["distance"] == idmetric.score(metric, subject, files[2]).rows[0]["distance"]

@@ -7,21 +7,18 @@ import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 import idmetric
 from idmetric import IdentityLoss, IDSim, score
 from idmetric.cli.score import main
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files.digest import BLANK, seal
-from idmetric.metric.images import read
 from idmetric.metric.images.kinds import ImageReadError
 from idmetric.metric.subject import Subject
 from idmetric.scoring.copy_warnings import CopyWarning
@@ -106,42 +103,6 @@ def test_no_flipped_bit_of_a_subject_gives_another_score(metric, saved, photos, 
         path.write_bytes(damaged)
         with pytest.raises(RequestError, match=r"ann\.subject is (not|a damaged) subject: .*subject"):
             score(metric, path, photos / "ann_0.png")
-
-
-def test_a_subject_of_zeros_or_without_a_digest_is_refused_with_the_way_to_make_it_again(saved, tmp_path):
-    path = tmp_path / "ann.subject"
-    with safe_open(saved, "pt") as file:
-        header = file.metadata()
-    tensors = load_file(saved)
-
-    tensors["cls"][1] = 0
-    sealed(path, tensors, header | BLANK)
-    with pytest.raises(RequestError, match=r"one of its embeddings is zero: make it again from its photos"):
-        Subject.load(path)
-
-    del header["digest"]
-    save_file(load_file(saved), path, header)
-    with pytest.raises(RequestError, match=r"it has no digest"):
-        Subject.load(path)
-
-
-def test_each_reference_is_decoded_once(metric: IDSim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    photos = []
-    for number in range(3):
-        photos.append(tmp_path / f"{number}.png")
-        Image.fromarray(np.random.default_rng(number).integers(0, 256, (40, 50, 3), dtype=np.uint8)).save(photos[-1])
-    opened: list[object] = []
-    original = read.open_image
-
-    def open_image(source: Any, **options: Any) -> Any:
-        if isinstance(source, str | os.PathLike):
-            opened.append(source)
-        return original(source, **options)
-
-    monkeypatch.setattr(read, "open_image", open_image)
-    subject = embed_subject(metric, photos, name="rex")
-    assert len(opened) == 3
-    assert torch.equal(subject.embedding.cls, metric.embed(photos, patches=False).cls)
 
 
 def test_a_subject_sees_what_its_masks_show(metric, photos):
@@ -274,12 +235,6 @@ def test_copies_among_references_count_once_in_the_threshold(metric, repeated, t
     assert own_limit(Subject.load(tmp_path / "twice.subject"), "cls").distance == pytest.approx(expected, abs=1e-6)
 
 
-def test_four_photos_and_their_copies_give_no_threshold(metric, repeated):
-    four = [*(repeated / "twice").glob("mug*"), *(repeated / "twice").glob("box_a*")]
-    assert len(four) == 8
-    assert own_limit(embed_subject(metric, sorted(four), name="four"), "cls") is None
-
-
 def test_a_new_photo_of_a_subject_with_copies_is_matched_as_without(metric, repeated):
     nearer = tuple(threshold for threshold in metric.calibration.thresholds if threshold["false_accept_rate"] == 0.001)
     near = replace(metric.calibration, thresholds=nearer)
@@ -325,16 +280,6 @@ def test_one_photo_and_its_copy_say_nothing_of_real_photos(metric, repeated):
     assert scores.to_dict()["baseline_note"].endswith("two different photos or more: --ref")
     assert "two different photos or more" in scores.to_table()
     assert "baseline_note" not in score(metric, repeated / "once", "examples/images/box_other.png").to_dict()
-
-
-@pytest.mark.parametrize("form", ["photos", "subject"])
-def test_the_command_warns_of_copies_among_references(repeated, metric, tmp_path, capfd, form):
-    references = str(repeated / "twice")
-    if form == "subject":
-        references = str(tmp_path / "b.subject")
-        embed_subject(metric, repeated / "twice", name="b").save(references)
-    main(["--ref", references, "examples/images/mug_other.png", "--model", "tiny", "--device", "cpu"])
-    assert capfd.readouterr().err.count("are one picture, and count once") == 5
 
 
 def test_the_photos_of_a_subject_need_not_be_there(metric, photos, tmp_path):

@@ -2,17 +2,7 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
-import json
-import os
-import pty
-import select
 import socket
-import struct
-import subprocess
-import sys
-import termios
 import threading
 import time
 from collections.abc import Iterator
@@ -25,13 +15,11 @@ from PIL import Image
 
 from idmetric import Backbone, CheckpointError, IDSim, NearID, VisIDEmbed, load
 from idmetric.cli.list_models import is_cached
-from idmetric.evaluate.protocols.segmentation.persam import PerSAM
 from idmetric.metric.checkpoints import format as checkpoint
 from idmetric.metric.checkpoints import released
 from idmetric.metric.checkpoints.fetch_folder import fetch_folder
 from idmetric.metric.checkpoints.folder import Files
 from idmetric.metric.checkpoints.revision import Hub, revision_of
-from tests.evaluate.protocols.test_persam import heat, write_sam
 from tests.hub_server import COMMIT, HubServer
 from tests.metric.checkpoints.test_released import VARIANTS, publish
 from tests.metric.models.test_nearid import SMALL as SMALL_NEARID
@@ -91,64 +79,6 @@ def test_a_model_is_downloaded_once_and_its_commit_is_known(hub: HubServer, metr
     assert len(hub.downloads("model.safetensors")) == 1
 
 
-@pytest.mark.slow
-def test_the_command_works_from_the_cache_when_the_hub_is_gone(metric: IDSim, tmp_path: Path) -> None:
-    metric.save_pretrained(tmp_path / "repo")
-    for name, color in (("a", "red"), ("b", "blue")):
-        Image.new("RGB", (8, 8), color).save(tmp_path / f"{name}.png")
-    command = [sys.executable, "-m", "idmetric.cli.score", "--model", "owner/model", "--device", "cpu"]
-    command += ["--format", "json", "a.png", "b.png"]
-    env = {k: v for k, v in os.environ.items() if not k.startswith("HF_")}
-    root = str(Path(__file__).resolve().parents[3])
-    env |= {"HF_HOME": str(tmp_path / "home"), "PYTHONPATH": root, "HF_HUB_DISABLE_TELEMETRY": "1"}
-    with HubServer({"owner/model": tmp_path / "repo"}) as server:
-        env["HF_ENDPOINT"] = server.endpoint
-        first = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert first.returncode == 0, first.stderr
-        assert "%" not in first.stderr
-        assert len(server.downloads("model.safetensors")) == 1
-        shown = {}
-        for quiet in ([], ["--quiet"]):
-            master, slave = pty.openpty()
-            fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 120, 0, 0))
-            fresh = {**env, "HF_HOME": str(tmp_path / f"home{len(quiet)}")}
-            on_terminal = subprocess.run(
-                [*command, *quiet], env=fresh, cwd=tmp_path, stdout=-1, stderr=slave, check=True
-            )
-            shown[bool(quiet)] = os.read(master, 100_000).decode() if select.select([master], [], [], 0)[0] else ""
-            os.close(slave)
-            os.close(master)
-            assert on_terminal.stdout.decode() == first.stdout
-        assert "model.safetensors: 100%" in shown[False]
-        assert "model.safetensors" not in shown[True]
-    for offline in ("0", "1"):
-        env["HF_HUB_OFFLINE"] = offline
-        again = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert again.returncode == 0, again.stderr
-        assert again.stdout == first.stdout
-    assert json.loads(first.stdout)["rows"][0]["revision"] == COMMIT
-
-
-def test_a_gallery_remembers_the_commit_that_was_asked_for(
-    hub: HubServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from idmetric.cli.gallery import main as gallery
-
-    (tmp_path / "photos").mkdir()
-    for name in ("a", "b"):
-        Image.effect_noise((64, 64), 90).convert("RGB").save(tmp_path / "photos" / f"{name}.png")
-    index, photo = str(tmp_path / "index"), str(tmp_path / "photos" / "a.png")
-    built = ["build", str(tmp_path / "photos"), "--gallery", index, "--model", "owner/model", "--revision", COMMIT]
-    assert gallery([*built, "--device", "cpu", "--quiet"]) == 0
-    hub.requests.clear()
-    query = ["query", photo, "--gallery", index, "--device", "cpu", "--quiet", "--format", "json"]
-    assert gallery(query) == 0
-    assert json.loads(capsys.readouterr().out)
-    assert not [path for _, path, _ in hub.requests if "/main/" in path]  # the branch may have moved on since
-    assert gallery([*query, "--revision", "v9"]) == 1
-    assert "no revision 'v9'" in capsys.readouterr().err
-
-
 def test_a_gated_repository_says_where_to_ask_and_how_to_pass_a_token(hub: HubServer) -> None:
     hub.gated["owner/model"] = "hf_secret"
     message = message_of("owner/model")
@@ -168,18 +98,6 @@ def test_what_does_not_exist_is_named(hub: HubServer, tmp_path: Path) -> None:
     assert "cannot fetch model.safetensors of owner/model" in message
     assert "no such file" in message
     assert "local_files_only" in message_of("owner/new", local_files_only=True)
-
-
-def test_a_full_disk_says_what_to_do(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    from huggingface_hub import file_download
-
-    def full(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(file_download, "http_get", full)
-    message = message_of("owner/model")
-    assert "the disk is full" in message
-    assert "cache_dir" in message
 
 
 @pytest.mark.parametrize("port", ["refused", "silent"])
@@ -262,12 +180,6 @@ def test_a_refusal_without_the_code_of_the_hub_is_explained_by_its_status(
     assert not caplog.records
 
 
-def test_a_mirror_without_the_code_of_the_hub_says_by_404_that_an_optional_file_is_missing(hub: HubServer) -> None:
-    model = load("owner/model", device="cpu")
-    hub.refusal = 404
-    assert model.calibration is None
-
-
 def test_a_refusal_leaves_the_cached_model_usable(hub: HubServer) -> None:
     load("owner/model", device="cpu")
     for status in (401, 403, 429, 500):
@@ -307,28 +219,6 @@ def test_a_server_that_sends_a_byte_now_and_then_is_given_up(
         if thread.name == "idmetric download":
             thread.join(5)
             assert not thread.is_alive()
-
-
-def test_persam_is_fetched_as_all_models(hub: HubServer, tmp_path: Path) -> None:
-    (tmp_path / "sam").mkdir()
-    write_sam(tmp_path / "sam")
-    hub.repos["owner/sam"] = tmp_path / "sam"
-    sam = PerSAM("owner/sam", device="cpu")
-    assert sam.revision == COMMIT
-    picture, warmth = Image.new("RGB", (60, 40), "green"), heat(40, 60)
-    assert (sam.segment(picture, warmth) == PerSAM(tmp_path / "sam", device="cpu").segment(picture, warmth)).all()
-    assert len(hub.downloads("model.safetensors")) == 1
-
-
-@pytest.mark.parametrize(("status", "says"), [(403, "HTTP 403 .* access is refused"), (503, "HTTP 503")])
-def test_persam_says_in_one_line_why_the_hub_refuses(status: int, says: str, hub: HubServer) -> None:
-    """transformers asked for 75 s, and called a refusal (403) no connection."""
-    hub.refusal = status
-    with pytest.raises(CheckpointError, match=says) as caught:
-        PerSAM("owner/sam", device="cpu")
-    assert len(hub.requests) == 1
-    assert "\n" not in str(caught.value)
-    assert str(caught.value).endswith("or give a local folder, in the shell --sam FOLDER")
 
 
 def test_all_files_come_from_the_commit_of_the_first(hub: HubServer) -> None:

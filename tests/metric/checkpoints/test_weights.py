@@ -15,11 +15,9 @@ from torch import Tensor
 
 from idmetric import CheckpointError, IDSim, VisIDEmbed, load
 from idmetric.evaluate.protocols.common.dual_encoder import DualEncoder
-from idmetric.matching.detect_models import Owlv2
 from idmetric.metric.checkpoints.pretrained import folder_revision
 from idmetric.metric.checkpoints.weights import SCALE
 from tests.metric.checkpoints.test_released import VARIANTS, publish
-from tests.metric.models.test_visid import make_qwen
 from tests.weight_parts import LOADERS, WEIGHTS, Loader, numbers_of, used_tensor
 
 pytest.importorskip("transformers", reason="pip install 'idmetric[eval]'")
@@ -232,16 +230,6 @@ def test_a_tensor_by_two_names_is_refused(name: str, copy: Copy) -> None:
         assert "by two names" in message or "unexpected" in message
 
 
-def test_tied_tensors_may_be_stored_by_each_of_their_names(copy: Copy) -> None:
-    """If they differ, transformers does not tie them."""
-    loader, folder = copy("grounding-dino")
-    expected = numbers_of(loader, folder)
-    original = load_file(folder / WEIGHTS)["bbox_embed.0.layers.0.weight"]
-    for name in ("bbox_embed.1.layers.0.weight", "model.decoder.bbox_embed.0.layers.0.weight"):
-        change(folder, name, original.clone())
-    assert numbers_of(loader, folder).equal(expected)
-
-
 def test_open_models_do_not_change_with_their_files(copy: Copy) -> None:
     _, folder = copy("dual")
     model = DualEncoder(str(folder), device="cpu")
@@ -250,14 +238,6 @@ def test_open_models_do_not_change_with_their_files(copy: Copy) -> None:
         file.seek(-(file.seek(0, 2) // 2), 2)
         file.write(bytes(4096))
     assert model.texts(["a mug"]).equal(expected)
-
-
-@pytest.mark.parametrize("prefix", ["tracker_model.", "tracker_neck."])
-def test_the_tracker_in_the_file_of_sam3_is_not_used(prefix: str, copy: Copy) -> None:
-    loader, folder = copy("sam3")
-    expected = numbers_of(loader, folder)
-    change(folder, f"{prefix}layer.weight", torch.ones(3, 3))
-    assert numbers_of(loader, folder).equal(expected)
 
 
 def test_scales_of_int8_belong_to_an_int8_tensor_of_their_length(copy: Copy) -> None:
@@ -327,21 +307,6 @@ def test_shards_give_the_same_numbers_and_count_in_the_revision(name: str, copy:
     numbers_of(loader, folder)
 
 
-def test_a_shard_in_a_folder_inside_changes_the_model_and_its_name(copy: Copy) -> None:
-    """Other weights had the revision of the first ones, so caches and kept regions gave the old numbers."""
-    _, folder = copy("owlv2")
-    tensors = shard(folder, "part/model-2.safetensors")
-    before = Owlv2(source=str(folder)).weights
-    save_file({key: value * 0.5 for key, value in tensors.items()}, folder / "part/model-2.safetensors")
-    assert Owlv2(source=str(folder)).weights != before
-    shutil.rmtree(folder)
-    _, folder = copy("VisID")
-    tensors = shard(folder, "part/model-2.safetensors")
-    before = VisIDEmbed(folder, device="cpu").revision
-    save_file({key: value * 0.5 for key, value in tensors.items()}, folder / "part/model-2.safetensors")
-    assert VisIDEmbed(folder, device="cpu").revision != before
-
-
 @pytest.mark.parametrize("kind", ["up", "up and back", "absolute", "link", "linked folder"])
 @pytest.mark.parametrize("name", WHOLE)
 def test_an_index_cannot_lead_out_of_its_folder(name: str, kind: str, copy: Copy, tmp_path: Path) -> None:
@@ -374,19 +339,6 @@ def test_a_damaged_index_and_a_tensor_in_two_shards_are_named(copy: Copy) -> Non
     for text in ("{}", "[]", '{"weight_map": {"a": 5}}', '{"weight_map": ["a"]}', '{"weight_map": {}}', "{", ""):
         index.write_text(text)
         assert refusal(loader, folder)
-
-
-def test_links_into_the_hubs_cache_stay_usable(tmp_path: Path) -> None:
-    """The Hub client keeps files as links from snapshots/<commit>/ to blobs/."""
-    repository = tmp_path / "models--owner--name"
-    snapshot = repository / "snapshots" / ("0" * 40)
-    snapshot.mkdir(parents=True)
-    make_qwen(snapshot, shard="40KB")
-    (repository / "blobs").mkdir()
-    for number, path in enumerate(sorted(snapshot.iterdir())):
-        path.rename(repository / "blobs" / str(number))
-        path.symlink_to(Path("../../blobs") / str(number))
-    assert VisIDEmbed(snapshot, device="cpu").revision == "0" * 40
 
 
 # Settings
@@ -467,18 +419,6 @@ def test_settings_of_tokenizers_and_processors_bring_no_code(file: str, setting:
     message = refusal(loader, folder)
     assert file in message
     assert setting in message
-
-
-@pytest.mark.parametrize(
-    ("setting", "value"),
-    [("_attn_implementation", "eager"), ("_attn_implementation", "sdpa"), ("attn_implementation", None),
-     ("_attn_implementation_autoset", True), ("backbone", None)],
-)  # fmt: skip
-def test_harmless_values_of_such_settings_open(setting: str, value: Any, copy: Copy) -> None:
-    loader, folder = copy("dual")
-    expected = numbers_of(loader, folder)
-    set_in(folder / "config.json", "", setting, value)
-    torch.testing.assert_close(numbers_of(loader, folder), expected)
 
 
 @pytest.mark.parametrize("name", WHOLE)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import ast
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-import idmetric
 from idmetric.data.frames.clips import find_clips
 from idmetric.data.frames.footage import open_clip
 from idmetric.data.generate.weights import fingerprint
@@ -18,9 +15,8 @@ from idmetric.data.importers.source import open_source
 from idmetric.gallery.sources import entries
 from idmetric.matching.clips import sources_of
 from idmetric.metric.checkpoints.pretrained import folder_revision
-from idmetric.metric.files.folders import is_hidden, matching, walk
+from idmetric.metric.files.folders import matching, walk
 from idmetric.metric.images.paths import listed
-from idmetric.train.run_folder import read as read_run
 from tests.import_parts import png, put, put_all
 
 LEFT = (
@@ -98,31 +94,6 @@ def test_every_reader_leaves_out_what_file_managers_leave(tmp_path: Path, reader
     assert reader(root) == expected
 
 
-def test_importers_of_annotations_leave_them_out(tmp_path: Path) -> None:
-    item = {"style": 1, "category_name": "skirt", "segmentation": [[0, 0, 4, 0, 4, 4, 0, 4]]}
-    annotation = json.dumps({"pair_id": 7, "source": "shop", "item1": item}).encode()
-    put(tmp_path / "df/train/image/1.jpg", png(1))
-    put(tmp_path / "df/train/annos/1.json", annotation)
-    for name in ("train/annos/._1.json", "@eaDir/annos/1.json", "train/image/._1.jpg"):
-        put(tmp_path / "df" / name, b"\0\5\26\7")
-    assert len(import_dataset("deepfashion2", tmp_path / "df")) == 1
-
-    put(tmp_path / "db/images/object/00.jpg", png(1))
-    put(tmp_path / "samples/way/tgt_image/object_00_mug/0_0.jpg", png(2))
-    for name in ("way/tgt_image/object_00_mug/._0_0.jpg", "way/tgt_image/@eaDir/0_0.jpg", "@eaDir/tgt_image/x/0_0.jpg"):
-        put(tmp_path / "samples" / name, png(3))
-    put(tmp_path / "ratings/group1/way-cp.json", b'{"object_00_mug-0": 3}')
-    put(tmp_path / "ratings/group1/._way-cp.json", b"\0\5\26\7")
-    options = {"samples": str(tmp_path / "samples"), "ratings": str(tmp_path / "ratings")}
-    manifest = import_dataset("dreambench_pp", tmp_path / "db", options=options)
-    assert [row.label for row in manifest] == [None, None, 3.0]
-
-
-def test_a_run_folder_with_files_of_the_file_manager_is_empty(tmp_path: Path) -> None:
-    put_all(tmp_path / "run", ".DS_Store", "desktop.ini", "Thumbs.db")
-    assert read_run(tmp_path / "run") is None
-
-
 def test_what_is_named_stays_an_input(tmp_path: Path) -> None:
     """Its file, its folder, or a pattern that has its name in it."""
     put_all(tmp_path, "@eaDir/a.png", "._b.png", "set/c.png")
@@ -130,38 +101,3 @@ def test_what_is_named_stays_an_input(tmp_path: Path) -> None:
     assert listed(tmp_path / "@eaDir") == [str(tmp_path / "@eaDir/a.png")]
     assert listed(tmp_path / "@eaDir" / "*.png") == [str(tmp_path / "@eaDir/a.png")]
     assert list(walk(tmp_path)) == matching(tmp_path, "**/*.png") == [tmp_path / "set/c.png"]
-
-
-@pytest.mark.parametrize("name", ["a.png", "eaDir", "recycle", "thumbs.png", "#1.png", "$1.png", "~a.png", "@a"])
-def test_names_of_people_are_kept(name: str) -> None:
-    assert not is_hidden(name)
-
-
-# readers of our own folders and of the package, and a check that must see hidden files too
-OTHER_LISTS = {
-    "metric/files/folders.py",
-    "metric/files/hints.py",  # names that may have been meant
-    "metric/images/paths.py",  # names of masks, and patterns, which check the names
-    "metric/checkpoints/hub.py",  # the Hub's cache
-    "stream/shards.py",  # files with our own names
-    "stream/keys.py",
-    "gallery/prune.py",
-    "train/state.py",
-    "train/contention.py",  # threads, in /proc
-    "data/generate/weights.py",  # refuses code
-    "cli/score.py",  # outputs that would replace an input
-    "evaluate/protocols/common/protocol.py",
-}
-
-
-def test_folders_are_listed_by_one_reader() -> None:
-    """A new reader uses `walk` or `matching`, or says here why it need not."""
-    package = Path(idmetric.__file__).parent
-    names = {"glob", "rglob", "iglob", "iterdir", "listdir", "scandir"}
-    lists = set()
-    for path in package.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            is_listing = isinstance(node, ast.Attribute) and node.attr in names
-            if is_listing or (isinstance(node, ast.Attribute) and ast.unparse(node) == "os.walk"):
-                lists.add(path.relative_to(package).as_posix())
-    assert lists == OTHER_LISTS

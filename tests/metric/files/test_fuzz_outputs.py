@@ -6,7 +6,6 @@ import contextlib
 import errno
 import importlib
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -170,42 +169,6 @@ def test_a_read_only_folder_gives_a_clear_error(name: str, children: Children, w
     assert "out" in child.said
     assert "read-only for you" in child.said or "permission" in child.said.lower()
     assert files(work / "out") == {"kept": b"kept"}
-
-
-SHORTAGES = {"descriptors": "the limit on open files is reached: raise it", "memory": "out of memory: use fewer"}
-
-
-@pytest.mark.parametrize("short_of", SHORTAGES)
-@pytest.mark.parametrize("name", ["score", "match html", "eval html", "gallery", "data merge"])
-def test_a_process_short_of_files_or_memory_ends_with_one_line(
-    name: str, short_of: str, children: Children, work: Path
-) -> None:
-    program, words, _ = module(name)
-    failed = 0
-    for stop_at in (1, 5):
-        child = children.run(program, words, work, stop_at=stop_at, short_of=short_of)
-        assert child.status in (0, 1, 2), child.said
-        assert "Traceback" not in child.said
-        failed += child.status > 0
-        if child.status:
-            (error,) = [line for line in child.said.splitlines() if ": error: " in line]
-            assert SHORTAGES[short_of] in error
-    assert failed
-    assert not hidden(work)
-    assert children.run(program, words, work).status == 0
-
-
-def test_what_a_gallery_has_embedded_before_the_memory_is_full_is_kept(children: Children, work: Path) -> None:
-    words = ["build", "a", "--gallery", "out", "--model", "tiny", "--batch-size", "1", "--workers", "1"]
-    for stop_at in (7, 8, 9):  # where images are read; how much memory each step takes is not ours to say
-        child = children.run("idmetric.cli.gallery", words, work, stop_at=stop_at, short_of="memory")
-        assert "Traceback" not in child.said
-        if list((work / "out").rglob("cls-*.safetensors")):
-            break
-    again = children.run("idmetric.cli.gallery", words, work)
-    embedded = re.search(r"6 images, (\d) embedded", again.said)
-    assert embedded is not None, again.said
-    assert int(embedded[1]) < 6
 
 
 def test_an_output_is_asked_for_before_the_work(tmp_path: Path) -> None:

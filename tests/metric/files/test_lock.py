@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,10 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from idmetric.cli import gallery
 from idmetric.metric.files.lock import locked
-from idmetric.metric.files.output import OutputError
-from idmetric.train import run_folder
 
 _HOLD = """
 import sys, time, warnings
@@ -97,48 +93,6 @@ def test_without_locks_nobody_is_kept_out_with_a_warning(
             locked(path, ValueError("busy"), wait=wait),
         ):
             pass
-
-
-def test_two_processes_without_locks_run_at_once(tmp_path: Path) -> None:
-    path = tmp_path / ".lock"
-    with another_process(path, "without") as first, another_process(path, "without") as second:
-        assert line(first) == line(second) == "holds\n"
-
-
-def test_a_gallery_is_built_and_pruned_where_flock_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    fails_with(errno.ENOSYS, monkeypatch)
-    options = ["--gallery", str(tmp_path / "gallery"), "--model", "tiny"]
-    assert gallery.main(["build", "examples/images/mug_a.png", *options]) == 0
-    assert gallery.main(["build", "examples/images/mug_a.png", *options]) == 0
-    assert capsys.readouterr().err.count("has no locks: let no other process change this folder") == 2
-    assert gallery.main(["prune", "--others", *options]) == 0
-
-
-def test_a_run_trains_where_flock_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fails_with(errno.ENOSYS, monkeypatch)
-    for _ in range(2):
-        with pytest.warns(UserWarning, match="has no locks"), run_folder.own_folder(tmp_path / "run"):
-            pass
-
-
-def test_a_lock_that_fails_is_named_in_a_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    fails_with(errno.EBADF, monkeypatch)
-    options = ["--gallery", str(tmp_path / "gallery"), "--model", "tiny"]
-    assert gallery.main(["build", "examples/images/mug_a.png", *options]) == 1
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert re.fullmatch(r"\S+.*: error: cannot lock '.*/\.lock': Bad file descriptor: name a folder .*", last)
-    with pytest.raises(OutputError, match=r"cannot lock '.*\.run\.lock'"), run_folder.own_folder(tmp_path / "run"):
-        pass
-
-
-def test_a_folder_that_is_missing_is_an_error(tmp_path: Path) -> None:
-    lock = locked(tmp_path / "none" / ".lock", ValueError("busy"))
-    with pytest.raises(OutputError, match="its folder is not there"), lock:
-        pass
 
 
 def test_a_lock_that_is_a_link_creates_no_file_where_it_leads(tmp_path: Path) -> None:

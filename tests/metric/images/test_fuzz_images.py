@@ -5,9 +5,6 @@ from __future__ import annotations
 import contextlib
 import gzip
 import io
-import os
-import subprocess
-import sys
 import warnings
 import zlib
 from pathlib import Path
@@ -25,34 +22,6 @@ from tests.fuzz import chunk, forget_peak, png, status
 def test_a_header_that_lies_about_the_size_is_refused(size: tuple[int, int]) -> None:
     with pytest.raises(ImageReadError):
         read_image(png(*size))
-
-
-def test_memory_for_a_lying_header_is_bounded() -> None:
-    program = """
-import sys, resource
-from idmetric.metric.images.read import read_image, ImageReadError
-from tests.fuzz import forget_peak, png, status
-before = forget_peak()
-try: read_image(png(13_000, 13_000, 8, 6))
-except ImageReadError: pass
-print(status("VmHWM") - before)
-"""
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert int(found.stdout) < 1.5 * 2**30
-
-
-def test_what_does_not_fit_in_memory_is_named() -> None:
-    program = """
-import resource
-from idmetric.metric.images.read import read_image, ImageReadError
-from tests.fuzz import bomb, status
-space = status("VmSize") + 50 * 2**20
-resource.setrlimit(resource.RLIMIT_AS, (space, space))
-try: read_image(bomb(13_000))
-except ImageReadError as error: print(error)
-"""
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert "does not fit in memory" in found.stdout
 
 
 @pytest.mark.parametrize("kind", [b"iCCP", b"zTXt", b"iTXt"])
@@ -109,16 +78,3 @@ def test_formats_that_decode_slowly_or_run_programs_are_refused(tmp_path: Path) 
 
     with pytest.raises(ImageReadError):
         read_image(fits(3000))
-
-
-def test_links_that_lead_nowhere_pipes_and_devices_are_no_images(tmp_path: Path) -> None:
-    (tmp_path / "a.png").symlink_to(tmp_path / "a.png")
-    (tmp_path / "b.png").symlink_to(tmp_path / "not-there")
-    (tmp_path / "c.png").symlink_to("/dev/zero")
-    os.mkfifo(tmp_path / "d.png")  # opening it would wait for a writer
-    for path in (tmp_path / "a.png", tmp_path / "b.png", Path("/dev/null"), tmp_path):
-        with pytest.raises(ImageReadError):
-            read_image(path)
-    for path in (tmp_path / "c.png", tmp_path / "d.png"):
-        with pytest.raises(ImageReadError, match="a pipe or a device"):
-            read_image(path)

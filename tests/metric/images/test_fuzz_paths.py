@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import uuid
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +22,8 @@ from idmetric.evaluate.settings import from_file
 from idmetric.metric.calibration import apply as calibration
 from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.checkpoints.format import read_json
-from idmetric.metric.errors import RequestError
 from idmetric.metric.files import json_file
 from idmetric.metric.files.output import OutputError, replacing, writing
-from idmetric.metric.images.paths import listed
 from idmetric.stream.keys import folder_name as gallery_folder
 from idmetric.train.loop import TrainSettings
 from tests.hub_server import COMMIT, HubServer
@@ -64,26 +61,6 @@ def test_names_made_from_inputs_stay_in_their_folder(name: str) -> None:
     assert "/" not in clip_folder(name) + gallery_folder({"model": name}) + slug(name)
 
 
-def test_folders_may_be_a_thousand_deep_and_too_long_paths_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for _ in range(1050):  # Python's functions call each other 1,000 deep
-        os.mkdir("d")
-        os.chdir("d")
-    Image.new("L", (4, 4)).save("low.png")
-    os.chdir(tmp_path)
-    assert [len(Path(path).parts) for path in listed("d")] == [1051]
-
-    for _ in range(25):  # a path of more than 4,096 bytes cannot be opened
-        os.mkdir("e" * 200)
-        os.chdir("e" * 200)
-    os.chdir(tmp_path)
-    with pytest.raises(RequestError, match="the folder cannot be listed: File name too long"):
-        listed(".")
-    subprocess.run(["rm", "-r", str(tmp_path / "d")], check=True)  # which pytest cannot
-
-
 def test_an_output_replaces_a_link_and_does_not_follow_it(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("precious")
     (tmp_path / "out").symlink_to(tmp_path / "precious")
@@ -92,17 +69,6 @@ def test_an_output_replaces_a_link_and_does_not_follow_it(tmp_path: Path) -> Non
     assert (tmp_path / "precious").read_text() == "precious"
     assert (tmp_path / "out").read_text() == "new"
     assert not (tmp_path / "out").is_symlink()
-
-
-def test_a_link_at_the_temporary_name_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "precious").write_text("precious")
-    (tmp_path / "out").write_text("old")
-    monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=5))
-    (tmp_path / f".out.{uuid.UUID(int=5).hex[:12]}").symlink_to(tmp_path / "precious")
-    with pytest.raises(OSError, match="a file of that name"), replacing(tmp_path / "out") as path:
-        path.write_text("new")
-    assert (tmp_path / "precious").read_text() == "precious"
-    assert (tmp_path / "out").read_text() == "old"
 
 
 def test_what_fails_half_way_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
@@ -131,19 +97,6 @@ def test_errors_about_other_files_keep_their_words(tmp_path: Path) -> None:
     (tmp_path / "f").write_text("")
     with pytest.raises(OutputError, match="is a file"), writing(tmp_path / "f" / "g"):
         (tmp_path / "f" / "g").mkdir(parents=True)
-
-
-def test_devices_are_written_to_and_not_replaced(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
-    with replacing(tmp_path / "pipe") as path:
-        path.write_text("x")
-    assert os.read(reader, 10) == b"x"
-    os.close(reader)
-    assert (tmp_path / "pipe").is_fifo()
-    with replacing(Path("/dev/null")) as path:
-        path.write_text("x")
-    assert Path("/dev/null").is_char_device()
 
 
 def test_text_from_pipes_devices_and_giants_is_refused(tmp_path: Path) -> None:

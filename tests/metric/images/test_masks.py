@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image, ImageDraw, ImageFilter, ImageOps
+from PIL import Image, ImageDraw
 
 import idmetric
 from idmetric.data.manifest.check import faults
@@ -277,12 +275,6 @@ def test_jpeg_masks_are_soft_and_score_as_the_mask_they_were(metric: Embedder) -
     assert all(one is not None and cover[0] is not None and (one - cover[0]).abs().mean() < 0.02 for one in cover)
 
 
-def test_a_video_frame_that_misses_white_by_a_little_is_soft() -> None:
-    gray = np.array(Image.fromarray(subject().astype(np.uint8) * 250).filter(ImageFilter.GaussianBlur(2)))
-    assert gray.max() == 250
-    assert torch.equal(read_mask(gray), torch.from_numpy(gray).float() / 255)
-
-
 def test_gray_that_stays_below_the_maximum_is_refused_with_its_values() -> None:
     ramp = np.linspace(0, 200, 201).astype(np.uint8).reshape(3, 67)
     with pytest.raises(
@@ -495,26 +487,6 @@ def test_masks_of_a_loss_must_have_the_images_shape(metric: Embedder) -> None:
 # Lists of masks
 
 
-def test_masks_may_be_a_column_of_a_table_or_an_array_of_paths(metric: Embedder, tmp_path: Path) -> None:
-    pandas = pytest.importorskip("pandas")
-    photos = [EXAMPLES / "mug_a.png"] * 2
-    path = str(tmp_path / "mask.png")
-    Image.fromarray(subject(64, 64).astype(np.uint8) * 255).resize(Image.open(photos[0]).size, 0).save(path)
-    for several in (
-        pandas.Series([path, path], index=[4, 7]),
-        np.array([path, path]),
-        (path, path),
-        iter([path, path]),
-    ):
-        expected = metric.embed(photos, masks=[path, path]).cls
-        assert torch.equal(metric.embed(photos, masks=several).cls, expected)
-    expected = metric.embed(photos, masks=[path, None]).cls
-    for gap in (None, float("nan")):
-        column = pandas.Series([path, gap], dtype=object)
-        assert torch.equal(metric.embed(photos, masks=column).cls, expected)
-        assert torch.equal(metric.embed(photos, masks=column, mask_id=255).cls, expected)
-
-
 # Memory
 
 
@@ -524,57 +496,3 @@ def test_a_large_mask_is_averaged_in_parts_to_the_same_values(monkeypatch: pytes
     monkeypatch.setattr("idmetric.metric.images.resize._PIXELS_AT_ONCE", 1000)
     parts = [average_to(cover, size, 255) for size in ((40, 30), (350, 301), (301, 7))]
     assert all(map(torch.equal, whole, parts))
-
-
-MEMORY = """
-import ctypes
-import sys
-from idmetric import IDSim
-from idmetric.metric.images.read import read_image
-from tests.fuzz import forget_peak, status
-ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)  # no huge pages, which the kernel gives when it has some
-metric = IDSim("tiny", device="cpu")
-metric.preprocessor.load_image("small.png", "small.png")
-for line in sys.stdin.read().splitlines():
-    image, *mask = line.split()
-    peaks = []
-    for _ in range(2):  # others add to a peak, and take nothing from it
-        before = forget_peak()
-        metric.preprocessor.load_image(image, *mask) if mask else read_image(image)
-        peaks.append(status("VmHWM") - before)
-    print(line, min(peaks) / 1500**2, sep=",")
-"""
-BYTES_PER_PIXEL = {  # of an image, and of an image with its mask, as docs/security.md promises
-    "photo.jpg": 8, "photo.webp": 16, "photo.jp2": 20, "deep.png": 8, "clear.png": 12,
-    "photo.jpg mask.png": 12, "photo.jpg smaller.png": 20, "photo.jpg deep.png": 13, "photo.jpg colors.png": 20,
-    "photo.webp mask.webp": 20, "photo.jp2 clear.jp2": 32,
-}  # fmt: skip
-
-
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peaks of memory are read from /proc")
-def test_images_and_masks_take_no_more_memory_for_each_pixel_than_is_promised(tmp_path: Path) -> None:
-    gray = Image.linear_gradient("L").resize((1500, 1500))
-    photo = gray.convert("RGB")
-    clear = Image.merge("RGBA", (gray, gray, gray, gray))
-    mask = Image.fromarray(subject(1500, 1500).astype(np.uint8) * 255)
-    for ending in ("jpg", "webp", "jp2"):
-        photo.save(tmp_path / f"photo.{ending}", quality=50, method=0)
-    for ending in ("png", "jp2"):
-        clear.save(tmp_path / f"clear.{ending}", compress_level=1)
-    for ending in ("png", "webp"):
-        mask.save(tmp_path / f"mask.{ending}")
-    mask.resize((750, 750)).save(tmp_path / "smaller.png")
-    mask.resize((10, 10)).save(tmp_path / "small.png")
-    ImageOps.colorize(mask, "black", "red").save(tmp_path / "colors.png")
-    Image.fromarray(np.asarray(gray).astype(np.uint16) * 257).save(tmp_path / "deep.png")
-
-    # each large array is mapped and given back by itself, whatever the allocator kept before
-    allocator = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", MEMORY], input="\n".join(BYTES_PER_PIXEL), capture_output=True, text=True, check=True,
-        cwd=tmp_path, env={**os.environ, **allocator, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
-    )  # fmt: skip
-    measured = dict(line.split(",") for line in done.stdout.splitlines())
-    assert measured.keys() == BYTES_PER_PIXEL.keys()
-    too_much = {files: value for files, value in measured.items() if float(value) > BYTES_PER_PIXEL[files] + 2}
-    assert not too_much

@@ -7,8 +7,6 @@ import io
 import json
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,6 @@ from idmetric.cli.command import refuse_inputs
 from idmetric.cli.data import main as data_main
 from idmetric.cli.eval import main as eval_main
 from idmetric.cli.gallery import main as gallery_main
-from idmetric.data.importers.folders import pictures as imported
 from idmetric.gallery import Gallery
 from idmetric.gallery.sources import GalleryError, GallerySource, entries
 from idmetric.metric.errors import RequestError
@@ -106,28 +103,6 @@ def test_a_folder_and_a_pattern_are_the_same_list_in_natural_order(tmp_path: Pat
     assert listed("https://example.org/a*.png") == ["https://example.org/a*.png"]
     with pytest.raises(RequestError, match="nothing matches"):
         listed(tmp_path / "no*.png")
-
-
-def test_hidden_files_and_linked_folders_are_treated_alike_everywhere(tmp_path: Path, monkeypatch: Any) -> None:
-    root = touch(tmp_path / "photos", "who/a.png", "who/._a.png", "who/.b.png", ".thumbs/c.png", "__MACOSX/d.png")
-    touch(tmp_path / "elsewhere", "e.png")
-    (root / "link").symlink_to(tmp_path / "elsewhere")
-    (root / "who" / "up").symlink_to(root)  # leads back to a folder above
-    (root / "who" / "back").symlink_to(root / "who")
-    (root / "who" / "itself").symlink_to(root / "who" / "itself")  # no name of an image
-    expected = ["link/e.png", "who/a.png"]
-
-    def below(paths: list[Any]) -> list[str]:
-        return sorted(os.path.relpath(path, root) for path in paths)
-
-    assert below(listed(root)) == below(listed(f"{root}/**")) == below(listed(f"{root}/*")) == expected
-    assert sorted(e.name for e in entries([GallerySource(str(root))], masked=False)) == expected  # galleries
-    assert sorted(str(picture.path) for picture in imported(root)) == expected  # data import folder
-    assert listed(root / "who" / "._a.png") == [str(root / "who" / "._a.png")]  # named: read
-
-    touch(tmp_path / "mac", "._a.png")
-    with pytest.raises(RequestError, match=r"no images .*hidden files are left out"):
-        listed(tmp_path / "mac")
 
 
 def test_python_takes_folders_and_patterns_as_lists(metric: IDSim, folder: Path) -> None:
@@ -250,19 +225,6 @@ def test_two_masks_that_are_as_specific_are_refused(run: Run, folder: Path) -> N
     assert (status, says in err) == (2, True)
 
 
-def test_the_advice_for_one_mask_of_two_images_works(folder: Path) -> None:
-    Image.new("RGB", (40, 30)).save(folder / "gen/a/0.jpg")
-    images = [str(folder / "gen/a/0.png"), str(folder / "gen/a/0.jpg")]
-    mask(folder / "masks/0.png", (2, 2, 20, 20))
-    with pytest.raises(RequestError, match="name their masks") as caught:
-        masks_of(folder / "masks", images)
-    advised = str(caught.value).partition("name their masks ")[2].split(" and ")
-    assert advised == [str(folder / "masks/a/0.png.png"), str(folder / "masks/a/0.jpg.png")]
-    for path in advised:
-        mask(Path(path), (2, 2, 20, 20))
-    assert masks_of(folder / "masks", images) == advised
-
-
 def test_an_image_is_not_its_own_mask(folder: Path) -> None:
     assert mask_of(folder, folder / "gen/a/0.png") is None
     assert mask_of(folder / "gen", folder / "gen/a/0.png") is None
@@ -355,16 +317,6 @@ def test_headers_of_other_tools_are_known(tmp_path: Path, header: str) -> None:
     assert [(Path(pair.a).name, Path(pair.b).name) for pair in read_pairs(tmp_path / "p.csv")] == [("x.png", "y.png")]
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["ref,gen\nrefs\\1.png,gen\\a\\0.png\n", '\ufeff"ref", "gen"\r\n"refs/1.png", "gen/a/0.png"\r\n'],
-)
-def test_tables_of_spreadsheets_and_of_windows_are_read(run: Run, folder: Path, text: str) -> None:
-    (folder / "p.csv").write_text(text, encoding="utf-8", newline="")
-    [row] = found(run, "--pairs", "p.csv")["rows"]
-    assert (row["reference"], row["image"]) == ("refs/1.png", "gen/a/0.png")
-
-
 def test_a_pair_without_an_image_is_skipped_where_unreadable_images_are(run: Run, folder: Path, metric: IDSim) -> None:
     (folder / "p.csv").write_text("ref,gen,seed\nrefs/1.png,gen/a/0.png,1\nrefs/1.png,,2\n,gen/a/0.png,3\n")
     status, out, err = run("--pairs", "p.csv")
@@ -374,25 +326,6 @@ def test_a_pair_without_an_image_is_skipped_where_unreadable_images_are(run: Run
     assert (status, [row["seed"] for row in json.loads(out)["rows"]]) == (4, ["1"])
     assert [line.partition(": ")[2][:22] for line in err.splitlines()] == [f"skipped p.csv, pair {k}:" for k in (2, 3)]
     assert len(score_pairs(metric, "p.csv", on_error="skip").skipped) == 2
-
-
-@pytest.mark.parametrize("place", ["-", "/dev/stdin", "/dev/fd/0", "pipe"])
-def test_paths_of_a_pipe_are_relative_to_the_working_directory(folder: Path, place: str) -> None:
-    source = (
-        f"from pathlib import Path; from idmetric.scoring.pairs import read_pairs; "
-        f"pairs = read_pairs(Path({place!r})); print(*([p.a, p.b] for p in pairs), len(list(pairs)))"
-    )
-    text = "refs/1.png,gen/a/0.png\n"
-    if place == "pipe":
-        os.mkfifo(folder / "sub")
-        source = source.replace("'pipe'", "'sub'")
-        source = (
-            f"import threading; threading.Thread(target=lambda: open('sub', 'w').write({text!r})).start(); {source}"
-        )
-    (folder / "stdin").write_text(text)
-    for given in ({"input": text}, {"stdin": (folder / "stdin").open()}):
-        done = subprocess.run([sys.executable, "-c", source], cwd=folder, capture_output=True, text=True, **given)
-        assert done.stdout == "['refs/1.png', 'gen/a/0.png'] 1\n", done.stderr
 
 
 def test_pairs_keep_their_order_and_their_other_columns(run: Run, folder: Path) -> None:
@@ -416,21 +349,6 @@ def test_pairs_keep_their_order_and_their_other_columns(run: Run, folder: Path) 
     assert [row["column_5"] for row in plain] == ["note", ""]
     (folder / "p.csv").write_text("ref,gen,prompt\nrefs/1.png,gen/a/0.png,a mug, blue\n")
     assert "pair 1: 4 cells for 3 columns" in run("--pairs", "p.csv")[2]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        b"ref;gen\na.png;b.png\n",
-        b"ref\tgen\na.png\tb.png\n",
-        "ref,gen\na.png,b.png\n".encode("utf-16"),
-    ],
-    ids=["semicolons", "tabs", "utf-16"],
-)
-def test_tables_of_other_programs_are_read(tmp_path: Path, text: bytes) -> None:
-    (tmp_path / "p.csv").write_bytes(text)
-    [pair] = read_pairs(tmp_path / "p.csv")
-    assert (Path(pair.a).name, Path(pair.b).name) == ("a.png", "b.png")
 
 
 def test_a_table_that_is_not_utf_8_is_refused_with_the_remedy(tmp_path: Path) -> None:
@@ -533,53 +451,4 @@ def test_galleries_and_data_commands_never_write_over_what_they_read(
     assert gallery_main(["dedupe", "gen", "--output", "gen/found.csv", *shared]) == 0
 
 
-def test_queries_and_sources_of_galleries_may_be_folders_and_patterns(
-    folder: Path, saved: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(folder)
-    shared = ("--model", str(saved), "--device", "cpu", "--quiet", "--gallery", "index")
-    assert gallery_main(["build", "gen/[ab]", *shared]) == 0
-    capsys.readouterr()
-    assert gallery_main(["query", "refs", "-k", "1", "--format", "json", *shared]) == 0
-    assert [row["query"] for row in json.loads(capsys.readouterr().out)] == ["refs/1.png", "refs/2.png", "refs/10.png"]
-
-
 # Streams
-
-
-def odd_name(folder: Path) -> Path:
-    path = Path(os.fsdecode(os.fsencode(folder / "gen") + b"/caf\xe9.png"))
-    try:
-        path.write_bytes((folder / "refs/2.png").read_bytes())
-    except OSError:
-        pytest.skip("this file system takes no names that are not UTF-8")
-    return path
-
-
-def test_names_that_are_not_utf8_are_escaped_alike_in_all_formats(
-    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name = odd_name(folder)
-    for form in ("table", "csv", "json", "jsonl"):
-        raw = io.BytesIO()
-        strict = io.TextIOWrapper(raw, encoding="utf-8", errors="strict", newline="")
-        with monkeypatch.context() as patch:
-            patch.setattr(sys, "stdout", strict)
-            assert run("refs/1.png", "gen", "--format", form)[0] == 0
-        text = raw.getvalue().decode("utf-8")
-        assert "gen/caf\\udce9.png" in text
-        assert run("refs/1.png", "gen", "--format", form, "--output", "out")[0] == 0
-        assert (folder / "out").read_bytes().decode("utf-8") == text
-        if form == "json":
-            assert os.path.samefile(name, next(r["image"] for r in json.loads(text)["rows"] if "caf" in r["image"]))
-
-
-def test_a_reader_that_leaves_loses_no_page(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("jinja2")
-    reader, writer = os.pipe()
-    os.close(reader)
-    with os.fdopen(writer, "w") as stream, monkeypatch.context() as patch:
-        patch.setattr(sys, "stdout", stream)
-        status, _, err = run("refs/1.png", "gen", "--html", "page.html")
-    assert (status, err) == (1, "")
-    assert "gen/b/1.png" in (folder / "page.html").read_text()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,6 @@ from torch import nn
 from idmetric import Backbone, IDSim, NearID, load
 from idmetric.metric.checkpoints.weights import load_state
 from idmetric.metric.models.nearid import NearIDConfig
-from tests.metric.checkpoints.test_released import VARIANTS, publish
 
 
 def test_loading_builds_the_encoder_once_and_without_memory(
@@ -62,15 +59,6 @@ def test_a_model_opens_under_a_default_device_without_memory(metric: IDSim, tmp_
     assert encoder(x).cls.isfinite().all()
 
 
-def test_models_can_be_loaded_in_several_threads(metric: IDSim, tmp_path: Path) -> None:
-    metric.save_pretrained(tmp_path)
-    x = torch.rand(1, 3, 64, 64)
-    expected = metric(x).cls
-    with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda _: load(tmp_path, device="cpu"), range(12)))
-    assert all(model(x).cls.equal(expected) for model in found)
-
-
 def test_loading_leaves_the_random_generator_alone(metric: IDSim, tmp_path: Path) -> None:
     metric.save_pretrained(tmp_path)
     torch.manual_seed(0)
@@ -109,19 +97,6 @@ def test_loading_never_holds_two_copies_of_the_weights(dtype: str, tmp_path: Pat
     shape = {"depth": 4, "embed_dim": 1024, "num_heads": 16, "act_layer": "gelu_tanh"}
     NearID(NearIDConfig(backbone_args=shape), device="cpu").save_pretrained(tmp_path)  # 69 M parameters, 275 MB
     check_peak([str(tmp_path), dtype, "{}"])
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize("variant", ["dinov2_vitb14", "dinov3_vitb16"])
-def test_reading_the_published_format_never_holds_two_copies(
-    variant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shape = {"depth": 4, "embed_dim": 768, "num_heads": 12}  # 30 M parameters, 120 MB
-    monkeypatch.setitem(VARIANTS, variant, shape)
-    folder, trunk, _ = publish(tmp_path, variant)
-    options = {"backbone_weights": str(trunk), "backbone_args": shape}
-    check_peak([str(folder), "float32", json.dumps(options)])
 
 
 def check_peak(argv: list[str]) -> None:
