@@ -133,12 +133,6 @@ def test_every_protocol_has_the_name_of_its_file_and_a_line_for_the_help(
     assert module.__doc__.splitlines()[0] in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", cli.PROTOCOLS)
-def test_every_protocol_has_a_page_with_its_command(name: str) -> None:
-    pages = (Path(__file__).parents[2] / "docs").rglob("*.md")
-    assert any(f"\nidmetric eval {name} " in page.read_text(encoding="utf-8") for page in pages)
-
-
 def test_pairs_beyond_the_limit_are_an_error(
     album: Path, tmp_path: Path, run: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -87,24 +87,6 @@ def test_every_help_works_without_extras_and_torch(tmp_path: Path) -> None:
     assert {"data mine negatives", "data frames", "gallery query", ""} <= reached
 
 
-def test_the_help_of_score_does_not_wait_for_openssl() -> None:
-    program = (
-        "import contextlib, io, sys\n"
-        "from idmetric.cli.score import main\n"
-        "with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):\n"
-        "    main(['--help'])\n"
-        "print('_hashlib' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
-
-
-def test_the_help_of_a_protocol_has_no_examples_of_others(tmp_path: Path) -> None:
-    for words, _, out, *_ in ran([], [["eval", name, "--help"] for name in PROTOCOLS], tmp_path):
-        for other in set(re.findall(r"^ +idmetric eval (\w+)", out, flags=re.M)):
-            assert other == words[1], words
-
-
 def test_missing_extras_are_one_line_before_any_work(tmp_path: Path) -> None:
     runs = {
         **{f"eval {name} --data . --out out": "eval" for name in PROTOCOLS},
@@ -118,7 +100,6 @@ def test_missing_extras_are_one_line_before_any_work(tmp_path: Path) -> None:
         "gallery cluster . --threshold 0.3": "eval",
         "gallery build . -g index --parquet x.parquet": "eval",
         "gallery build . -g index --ray": "scale",
-        "export --model tiny --out tiny.onnx": "onnx",
     }
     for words, status, out, err, loaded in ran(optional_modules(), [line.split() for line in runs], tmp_path):
         assert (status, out, err.count("\n"), loaded) == (1, "", 1, []), (words, err)

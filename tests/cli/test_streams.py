@@ -5,16 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from PIL import Image
-from tqdm import tqdm
 
 from idmetric.cli.main import main
-from idmetric.metric.files.progress import Progress
 
 SCORE = "score a.png b.png broken.png --model tiny --device cpu --on-error skip"
 full_disk = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="/dev/full is of Linux")
@@ -38,17 +35,6 @@ def full() -> Iterator[object]:
         stream.close()
 
 
-def test_pythonw_has_no_streams_and_writes_the_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdout", None)
-    monkeypatch.setattr(sys, "stderr", None)
-    assert main([*SCORE.split(), "--output", "scores.txt", "--html", "page.html"]) == 4
-    assert "b.png" in Path("scores.txt").read_text()
-    assert "<html" in Path("page.html").read_text()
-    assert main(["eval", "folder", "--data", "none", "--out", "results"]) == 1
-    with pytest.raises(SystemExit, match="2"):
-        main(["score", "--no-such-option"])
-
-
 def test_closed_stderr_costs_messages_and_no_scores(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -56,30 +42,6 @@ def test_closed_stderr_costs_messages_and_no_scores(
     monkeypatch.setattr(sys, "stderr", None)
     assert main([*SCORE.split(), "--format", "csv"]) == 4
     assert [line.split(",")[0] for line in capsys.readouterr().out.splitlines()] == ["rank", "1"]
-
-
-def takes_the_lock_of_bars() -> None:
-    """As a bar of another thread does."""
-    with tqdm.get_lock():
-        pass
-
-
-@full_disk
-def test_stderr_on_a_full_disk_costs_messages_and_no_scores(
-    folder: Path, full: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("idmetric.metric.files.progress.REDRAW", 0.0)
-    monkeypatch.setattr(full, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr(sys, "stderr", full)
-    with Progress("images") as progress:
-        for done in range(5):
-            progress(done, 5)
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(takes_the_lock_of_bars).result(timeout=60)
-    assert main([*SCORE.split(), "--format", "csv"]) == 4
-    assert [line.split(",")[0] for line in capsys.readouterr().out.splitlines()] == ["rank", "1"]
-    with pytest.raises(SystemExit, match="2"):
-        main(["score", "--no-such-option"])
 
 
 @pytest.mark.parametrize(

@@ -275,13 +275,6 @@ def test_the_weights_are_shared_until_the_loss_is_moved(metric: IDSim) -> None:
     assert loss(pixels(2)).item() == pytest.approx(before.item(), abs=0.05)
 
 
-def test_the_loss_moves_to_a_device(metric: IDSim) -> None:
-    loss = IdentityLoss(metric, REFERENCES, distance="joint").to("meta")
-    assert loss.references.cls.device.type == "meta"
-    assert loss.metric.device.type == "meta"
-    assert metric.device.type == "cpu"
-
-
 def test_a_model_that_holds_the_loss_saves_and_trains_without_it(metric: IDSim) -> None:
     class Trainer(nn.Module):
         def __init__(self) -> None:
@@ -340,28 +333,6 @@ def test_compiled_losses_give_the_same(metric: IDSim, name: str, whole: bool) ->
     loss = IdentityLoss(metric, REFERENCES, distance=name, value_range=(-1, 1), clamp=True)
     compiled = torch.compile(loss, backend="aot_eager", fullgraph=whole)
     check_alike(compiled, loss, (2 * pixels(2) - 1).detach().requires_grad_())
-
-
-@pytest.mark.slow
-def test_compiled_losses_take_other_batch_and_image_sizes(metric: IDSim) -> None:
-    torch.compiler.reset()
-    loss = IdentityLoss(metric, REFERENCES)
-    compiled = torch.compile(loss, backend="aot_eager", fullgraph=True)
-    for count, width in ((2, 44), (3, 44), (4, 44), (3, 64)):
-        check_alike(compiled, loss, pixels(count, width=width))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("how", ["masked", "cropped"])
-def test_compiled_losses_look_at_the_same_part(metric: IDSim, how: str) -> None:
-    torch.compiler.reset()
-    loss = IdentityLoss(metric, REFERENCES, outside="crop" if how == "cropped" else "black")
-    extra = {"masks": masks()}
-    compiled = torch.compile(loss, backend="aot_eager", fullgraph=how == "masked")
-    x = pixels(2)
-    if how == "cropped":  # one image alone is cut as well
-        x, extra = pixels(1), {"masks": masks()[:1]}
-    check_alike(compiled, loss, x, **extra)
 
 
 def test_a_loss_made_under_inference_mode_trains_all_the_same(metric: IDSim) -> None:

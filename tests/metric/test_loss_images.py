@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 import sys
-import warnings
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -15,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from idmetric import IdentityLoss, IDSim, ImageReadError, embed_subject
+from idmetric import IdentityLoss, IDSim, embed_subject
 
 COLORS = [(200, 30, 30), (30, 30, 200)]
 
@@ -109,44 +106,6 @@ def test_references_may_come_from_a_generator_or_a_list_that_is_cleared(
     np.testing.assert_allclose(_shown(loss, batch[1:2]), COLORS[1], atol=2)
 
 
-def test_a_loss_of_open_files_is_copied_and_pickled(metric: IDSim, references: list[str], batch: torch.Tensor) -> None:
-    with open(references[0], "rb") as first, open(references[1], "rb") as second:
-        loss = IdentityLoss(metric, [first, second], aggregate="min")
-    for clone in (copy.deepcopy(loss), pickle.loads(pickle.dumps(loss))):
-        np.testing.assert_allclose(_shown(clone, batch[1:2]), COLORS[1], atol=2)
-
-
-def test_references_are_decoded_once(
-    metric: IDSim, references: list[str], batch: torch.Tensor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    decoded: list[Any] = []
-    read_image = type(metric).read_image
-
-    def counting(model: IDSim, image: Any, **options: Any) -> Image.Image:
-        decoded.append(image)
-        return read_image(model, image, **options)
-
-    contents = []
-    monkeypatch.setattr(type(metric), "read_image", counting)
-    for path in references:
-        reads = iter([Path(path).read_bytes()])  # a second read fails
-        contents.append(SimpleNamespace(read=reads.__next__))
-    loss = IdentityLoss(metric, contents, aggregate="min")  # type: ignore[arg-type]
-    assert decoded == contents
-    np.testing.assert_allclose(_shown(loss, batch[1:2]), COLORS[1], atol=2)
-    assert torch.equal(loss.references.cls, metric.embed(references).cls)
-    with pytest.raises(ImageReadError):
-        IdentityLoss(metric, [torch.rand(3)])
-
-
-def test_large_references_add_little_to_a_pickled_loss(metric: IDSim, batch: torch.Tensor) -> None:
-    large = torch.rand(1, 3, 1024, 512, requires_grad=True)
-    embedding = len(pickle.dumps(IdentityLoss(metric, metric.embed(large.detach()))))
-    photos = IdentityLoss(metric, large)
-    assert len(pickle.dumps(photos)) - embedding < 256 * 256 * 3
-    assert len(photos.log_images(None, batch, 0)) == 3
-
-
 def test_tensorboard_gets_one_image_for_each_pair(
     metric: IDSim, references: list[str], batch: torch.Tensor, tmp_path: Path
 ) -> None:
@@ -183,21 +142,6 @@ def test_a_writer_of_another_kind_is_refused(metric: IDSim, references: list[str
         IdentityLoss(metric, references).log_images(3, batch, 0)
 
 
-def test_accelerates_own_tracker_of_tensorboard_gets_images(
-    metric: IDSim, references: list[str], batch: torch.Tensor, tmp_path: Path
-) -> None:
-    tracking = pytest.importorskip("accelerate.tracking")
-    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    pytest.importorskip("accelerate").PartialState()
-    tracker = tracking.TensorBoardTracker("run", logging_dir=str(tmp_path))
-    if hasattr(tracker, "start"):
-        tracker.start()
-    IdentityLoss(metric, references).log_images(SimpleNamespace(trackers=[tracker]), batch, 5, count=2)
-    tracker.finish()
-    [image] = events.EventAccumulator(str(tmp_path / "run")).Reload().Images("identity")
-    assert (image.step, image.width, image.height) == (5, 2 * 512, 272)
-
-
 class _LogOnly:
     """As accelerate's trackers of MLflow, DVCLive and Trackio, and Comet's, whose writer is none of TensorBoard."""
 
@@ -225,10 +169,3 @@ def test_trackers_that_take_no_images_are_skipped_with_one_warning(
     assert logged == [({f"identity/{number}": pairs[number].picture}, 6) for number in range(2)]
     with pytest.raises(TypeError, match="cannot log images to _LogOnly"):
         loss.log_images(_LogOnly(), batch, 6)
-
-
-def test_a_count_of_zero_logs_nothing(metric: IDSim, references: list[str], batch: torch.Tensor) -> None:
-    loss = IdentityLoss(metric, references)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert loss.log_images(SimpleNamespace(add_images=None), batch, 0, count=0) == []

@@ -20,7 +20,6 @@ from idmetric import IDSim, ImageReadError, score, score_pairs
 from idmetric.cli.score import main
 from idmetric.metric.calibration.apply import Calibration
 from idmetric.metric.calibration.curves import Isotonic
-from idmetric.metric.distance.matrix import distance_matrix
 from idmetric.metric.errors import RequestError
 from idmetric.scoring.copy_warnings import GrayWarning
 from idmetric.scoring.limits import Limit
@@ -126,19 +125,6 @@ def test_pairs_of_a_data_frame_dicts_and_arrays_are_those_of_the_file(model: Any
         assert score_pairs(model, array).to_records() == alone
 
 
-def test_masks_of_whole_images_change_nothing_and_are_warned_of_once(
-    model: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in "acde":
-        Image.new("L", (50, 40), 255).save(tmp_path / f"{name}.png")
-    words = ["--model", "model", "--device", "cpu", "--ref", "a.png", "gen", "--mask-dir", str(tmp_path)]
-    assert main(words) == 0
-    said = capsys.readouterr()
-    assert said.err.count("a mask that selects all of its image changes nothing") == 1
-    assert main(words[:-2]) == 0
-    assert capsys.readouterr().out == said.out
-
-
 @pytest.mark.parametrize(
     ("pair", "says"),
     [
@@ -186,26 +172,6 @@ def test_a_cache_and_progress_change_no_score(model: Any, tmp_path: Path) -> Non
     assert seen == [(1, 1), (1, 3), (2, 3), (3, 3)]
     for _ in range(2):
         assert score(model, "a.png", "gen", cache=tmp_path / "kept") == plain
-
-
-def test_candidates_are_compared_in_blocks_with_scores_as_one_by_one(
-    model: Any, photos: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A block is one call of the solver, in which the references' own terms are computed once."""
-    calls, original = [], distance_matrix
-
-    def counted(a: Any, b: Any = None, *rest: Any, **options: Any) -> Any:
-        calls.append((len(a), len(a if b is None else b)))
-        return original(a, b, *rest, **options)
-
-    monkeypatch.setattr("idmetric.scoring.rows.distance_matrix", counted)
-    for name in ("cls", "patch"):
-        calls.clear()
-        found = score(model, photos[:3], photos[3:], distance=name, batch_size=4)
-        assert calls == [(3, 4), (3, 4), (3, 1)]
-        alone = {str(p): model.pairwise(photos[:3], p, name).min().item() for p in photos[3:]}
-        for row in found.rows:
-            assert row["distance"] == pytest.approx(alone[row["image"]], abs=2e-6)
 
 
 def test_a_calibration_adds_probabilities_and_leaves_the_model_alone(model: Any, tmp_path: Path) -> None:
@@ -305,18 +271,3 @@ def test_gray_images_against_references_in_color_are_named_once(model: Any, tmp_
         score(model, ref, images[:1])
         score(model, [ref, images[1]], images[2:])
         score(model, images[1:2], images[2:])
-
-
-def test_reference_and_images_of_a_first_score_are_embedded_in_one_batch(
-    folder: Path, metric: IDSim, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sizes: list[int] = []
-    embed_prepared = metric.embed_prepared
-
-    def counted(batch: Any, patches: bool = True) -> Any:
-        sizes.append(len(batch))
-        return embed_prepared(batch, patches)
-
-    monkeypatch.setattr(metric, "embed_prepared", counted)
-    score(metric, [folder / "a.png", folder / "b.png"], folder / "gen")
-    assert sizes == [5]

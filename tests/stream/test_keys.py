@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from idmetric import IDSim, load, score
+from idmetric import IDSim, load
 from idmetric.data.embed import embed, embed_rows
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.gallery import Gallery, GalleryError
@@ -75,26 +75,6 @@ def test_a_gallery_refuses_weights_that_changed_after_it_was_opened(model: IDSim
         gallery.query(path)
 
 
-def test_the_version_of_the_package_is_no_part_of_a_key(
-    metric: IDSim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    paths = pictures(tmp_path / "photos", 2)
-    manifest = Manifest.from_rows([Row(f"i{k}", str(path)) for k, path in enumerate(paths)])
-
-    def embedded() -> list[object]:
-        """What a run embeds anew, by a gallery, a cache and a store."""
-        count = Gallery(tmp_path / "gallery", metric).update(tmp_path / "photos").embedded
-        score(metric, paths[0], paths[1], cache=tmp_path / "cache")
-        embed(manifest, {"m": metric}, store=tmp_path / "store")
-        return [count, sorted(path.name for path in tmp_path.glob("*/*/*.safetensors"))]
-
-    count, files = embedded()
-    assert count == 2
-    monkeypatch.setattr("idmetric.metric.models.embedder.__version__", "99")
-    assert metric.signature()["idmetric"] == "99"
-    assert embedded() == [0, files]
-
-
 def test_the_spelling_of_a_path_changes_neither_model_id_nor_keys(
     model: IDSim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,13 +98,6 @@ def test_the_spelling_of_a_path_changes_neither_model_id_nor_keys(
     assert {folder_name(m.about()) for m in opened} == {folder_name(opened[0].about())}
 
 
-def test_models_loaded_for_inference_alone_have_an_identity(model: IDSim, tmp_path: Path) -> None:
-    model.save_pretrained(tmp_path / "run")
-    with torch.inference_mode():
-        metric = load(tmp_path / "run", device="cpu")
-    assert metric.embed(torch.zeros(3, 64, 64)).model == load(tmp_path / "run", device="cpu").model_id
-
-
 # Images
 
 
@@ -146,18 +119,6 @@ def test_a_same_size_edit_with_kept_times_is_another_image(metric: IDSim, tmp_pa
     np.testing.assert_array_equal(new[1], old[2])
     np.testing.assert_array_equal(new[[0, 2]], old[[0, 2]])
     assert np.abs(new[1] - old[1]).max() > 1e-3
-
-
-def test_the_store_of_mine_serves_no_vector_of_other_weights_or_dtypes(model: IDSim, tmp_path: Path) -> None:
-    paths = pictures(tmp_path / "photos", 2)
-    manifest = Manifest.from_rows([Row(f"i{k}", str(path)) for k, path in enumerate(paths)])
-    embed_rows(manifest, model, store=tmp_path / "kept")
-    for change in (lambda: model.bfloat16(), lambda: model.float(), lambda: swap_rows(model)):
-        change()
-        expected = model.embed(paths).cls.float().numpy()
-        found, _ = embed_rows(manifest, model, store=tmp_path / "kept")
-        np.testing.assert_allclose(found, expected, atol=1e-6)
-    assert len(list((tmp_path / "kept").iterdir())) == 4
 
 
 def test_a_vector_is_of_the_bytes_that_its_key_was_made_of(

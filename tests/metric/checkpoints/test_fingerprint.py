@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import gc
 import pickle
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,7 +16,6 @@ from idmetric.gallery import Gallery
 from idmetric.metric.calibration.apply import Calibration, CalibrationError
 from idmetric.metric.calibration.curves import Isotonic
 from idmetric.metric.checkpoints.fingerprint import weights_digest
-from idmetric.metric.models.custom import Custom
 from tests.conftest import random_model
 from tests.embed_parts import pictures
 
@@ -58,45 +55,6 @@ def test_new_weights_are_hashed_once_until_they_are_written_to(model: IDSim, mon
         model.mlp_cls.fc2.weight[0, 0] += 1
     model.embed(torch.zeros(3, 64, 64))
     assert len(hashed) == 2
-
-
-def test_layers_that_save_new_tensors_at_each_call_are_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Packed(torch.nn.Linear):  # as bitsandbytes' layers of 4 bits
-        label = "v1"
-
-        def _save_to_state_dict(self, destination: dict[str, torch.Tensor], prefix: str, keep_vars: bool) -> None:
-            super()._save_to_state_dict(destination, prefix, keep_vars)
-            destination[f"{prefix}packed"] = torch.zeros(3)
-
-        def embed(self, images: list[object]) -> torch.Tensor:
-            return torch.ones(len(images), 2)
-
-    model = Custom("a:Packed", Packed(3, 2))
-    hashed: list[int] = []
-    monkeypatch.setattr(
-        "idmetric.metric.checkpoints.fingerprint.tensors_digest", lambda items: hashed.append(1) or str(len(hashed))
-    )
-    for _ in range(3):
-        model.embed(torch.zeros(3, 8, 8))
-    assert len(hashed) == 1
-
-
-def test_a_loaded_model_is_never_hashed_to_score(model: IDSim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model.save_pretrained(tmp_path / "run")
-    metric = load(tmp_path / "run", device="cpu")
-    monkeypatch.setattr(
-        "idmetric.metric.checkpoints.fingerprint.tensors_digest", lambda items: pytest.fail("weights were hashed")
-    )
-    metric(torch.zeros(3, 64, 64), torch.ones(3, 64, 64))
-    metric(torch.zeros(1, 3, 64, 64, requires_grad=True), torch.ones(1, 3, 64, 64))
-
-
-def test_training_marks_no_embedding_and_hashes_nothing(model: IDSim, monkeypatch: pytest.MonkeyPatch) -> None:
-    model.requires_grad_(True)
-    monkeypatch.setattr(
-        "idmetric.metric.checkpoints.fingerprint.tensors_digest", lambda items: pytest.fail("weights were hashed")
-    )
-    assert model(torch.rand(1, 3, 64, 64)).model == ""
 
 
 # Named weights
@@ -220,21 +178,6 @@ def test_a_shallow_copy_has_names_and_settings_of_its_own(named: IDSim) -> None:
     assert shallow.revision == "other"
     del shallow
     assert named.revision == revision
-
-
-def test_names_do_not_keep_a_model_in_memory(model: IDSim) -> None:
-    """It goes with its last reference, as the memory of a GPU is wanted at once, not when Python looks for circles."""
-    copied = copy.deepcopy(model)
-    gone = weakref.ref(copied)
-    weights = copied.weights
-    gc.disable()
-    try:
-        del copied
-        assert gone() is None
-    finally:
-        gc.enable()
-    with pytest.raises(RuntimeError, match="keep the model itself"):
-        _ = weights.revision
 
 
 def test_saving_names_weights_that_are_new_or_changed(model: IDSim, named: IDSim, tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from idmetric.metric.checkpoints.released import IDSIM, find, short_name
 from idmetric.metric.models.idsim import IDSimConfig
 from idmetric.metric.models.timm_weights import pretrained_state
 from idmetric.train.idsim.recipe import untrained
-from tests.conftest import random_model
 from tests.published import PublishedIDSim, randomize, shape_of
 
 WIDTH, DEPTH, HEADS = 48, 2, 3
@@ -189,31 +188,6 @@ def test_trained_biases_and_whole_modules_are_read(options: dict[str, Any], tmp_
 # Names and places
 
 
-def test_a_folder_of_the_hubs_cache_is_a_local_model_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    adapter, trunk, _ = publish(tmp_path)
-    commit = "0123456789abcdef" * 2 + "01234567"
-    cache = tmp_path / "hub" / "models--chaenayo--id-sim_dinov3_vitb16_cls_patch"
-    (cache / "blobs").mkdir(parents=True)
-    snapshot = cache / "snapshots" / commit
-    snapshot.mkdir(parents=True)
-    for n, path in enumerate(sorted(adapter.iterdir())):
-        blob = path.rename(cache / "blobs" / f"{n:064x}")
-        (snapshot / path.name).symlink_to(blob)
-    options: dict[str, Any] = {"backbone_weights": trunk, "backbone_args": ARGS, "device": "cpu"}
-    model = load(snapshot, **options)
-    assert model.revision.startswith(f"{commit}+")
-    assert model.model_id.startswith(f"IDSim:chaenayo/id-sim_dinov3_vitb16_cls_patch@{commit}+")
-    with pytest.raises(CheckpointError, match="the folder of one commit in its snapshots/"):
-        load(cache, **options)
-    monkeypatch.chdir(snapshot)
-    assert IDSim(".", **options).model_id == model.model_id
-
-    ours = tmp_path / "hub" / "models--me--mine" / "snapshots" / commit
-    random_model("dinov3").save_pretrained(ours)
-    again = load(ours, device="cpu")
-    assert (again.name, again.revision) == ("me/mine", commit)
-
-
 def test_the_releases_own_names_and_arguments_are_taken(tmp_path: Path) -> None:
     adapter, trunk, wrapped = publish(tmp_path)
     x = torch.rand(1, 3, SIZE, SIZE)
@@ -224,12 +198,3 @@ def test_the_releases_own_names_and_arguments_are_taken(tmp_path: Path) -> None:
     assert model.revision == IDSim(adapter, backbone_weights=trunk, backbone_args=ARGS, device="cpu").revision
     assert short_name("dinov3_vitb16_cls_patch") == "dinov3_vitb16"
     assert find("dinov3_vitb16_cls_patch", IDSIM) is IDSIM["dinov3_vitb16"]
-
-
-def test_the_docs_numbers_of_equal_names_are_those_of_the_example_images() -> None:
-    root = Path(__file__).resolve().parents[3]
-    text = (root / "docs" / "use" / "coming-from.md").read_text(encoding="utf-8")
-    metric = IDSim("tiny", device="cpu")
-    pair = [root / "examples" / "images" / f"{name}.png" for name in ("mug_a", "mug_other")]
-    for distance in ("joint_pooled", "cls", "joint"):
-        assert f"{metric(*pair, distance).item():.4f}" in text

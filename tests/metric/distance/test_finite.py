@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from idmetric import IDSim, NonFiniteError, load
 from idmetric.cli import score
@@ -62,20 +61,6 @@ def test_weights_that_are_not_finite_are_refused_with_file_and_tensor(
     folder = saved(tmp_path / "run", {name: value}, metric)
     with pytest.raises(CheckpointError, match=rf"run/model\.safetensors' holds damaged weights: {name} has values"):
         load(folder, device="cpu")
-
-
-def test_weights_stored_in_eight_bits_are_read(metric: IDSim, tmp_path: Path) -> None:
-    metric.save_pretrained(tmp_path)
-    # copies: the file, which is written again, may be mapped into memory
-    state = {name: tensor.clone() for name, tensor in load_file(tmp_path / "model.safetensors").items()}
-    name, wide = "mlp_cls.fc1.weight", load(tmp_path, device="cpu").get_parameter("mlp_cls.fc1.weight")
-    state[name] = state[name].to(torch.float8_e4m3fn)
-    save_file(state, tmp_path / "model.safetensors")
-    torch.testing.assert_close(load(tmp_path, device="cpu").get_parameter(name), wide, rtol=0.07, atol=2e-3)
-    state[name].view(torch.uint8)[0, 0] = 0x7F  # NaN
-    save_file(state, tmp_path / "model.safetensors")
-    with pytest.raises(CheckpointError, match="damaged weights: mlp_cls"):
-        load(tmp_path, device="cpu")
 
 
 def test_weights_beyond_float16_are_refused_in_float16_alone(metric: IDSim, tmp_path: Path) -> None:
@@ -177,28 +162,6 @@ def test_score_prints_no_row_of_an_image_that_overflows(
     assert "no image could be scored" in capsys.readouterr().err
     assert score.main([*words, "--dtype", "float32"]) == 0
     assert len(json.loads(capsys.readouterr().out)["rows"]) == 3
-
-
-def test_score_skips_one_image_and_keeps_the_others(
-    metric: IDSim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    paths, original = pictures(tmp_path / "photos", 5), IDSim.embed_pixels
-
-    def encode(self: IDSim, pixels: Tensor) -> Embedding:
-        found = original(self, pixels)
-        found.cls[(pixels - metric.preprocessor.load_image(paths[3])[0]).flatten(1).abs().amax(1) < 1e-6] = NAN
-        return found
-
-    metric.save_pretrained(tmp_path / "run")
-    monkeypatch.setattr(IDSim, "embed_pixels", encode)
-    words = [str(paths[0]), *map(str, paths[1:]), "--model", str(tmp_path / "run"), "--device", "cpu", "--quiet"]
-    assert score.main(words) == 1
-    assert "0003.png: its embedding in float32 is not finite" in capsys.readouterr().err
-    assert score.main([*words, "--on-error", "skip", "--format", "json"]) == 4
-    found = json.loads(capsys.readouterr().out)
-    assert [Path(row["image"]).name for row in found["rows"]].count("0003.png") == 0
-    assert len(found["rows"]) == 3
-    assert [Path(one["image"]).name for one in found["skipped"]] == ["0003.png"]
 
 
 def test_undefined_statistics_are_null_in_json_and_empty_in_tables() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from torch import Tensor
 from idmetric.metric.distance import annealing
 from idmetric.metric.distance import plan as module
 from idmetric.metric.distance import sinkhorn as solver
-from idmetric.metric.distance.annealing import over_threads
 from idmetric.metric.distance.plan import TransportPlan
 from idmetric.metric.distance.sinkhorn import sinkhorn_distance, sinkhorn_matrix
 from tests.metric.distance.test_sinkhorn import RELEASE, gradients, random_weights, spy, tokens
@@ -114,17 +112,6 @@ def test_a_pair_is_solved_in_the_same_way_in_any_chunk(monkeypatch: pytest.Monke
     assert not apart
 
 
-@pytest.mark.parametrize("options", [{}, RELEASE, {"diameter": None}])
-def test_products_one_by_one_change_nothing(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    a, b = tokens(3, 9, 6), tokens(4, 7, 6, seed=1)
-    expected = gradients(lambda x, y: sinkhorn_matrix(x, y, **options), a, b)
-    monkeypatch.setattr(annealing, "_VIEWS", 1)
-    got = gradients(lambda x, y: sinkhorn_matrix(x, y, **options), a, b)
-    torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-14)
-    with torch.no_grad():
-        torch.testing.assert_close(sinkhorn_matrix(a, b, **options), expected[0], rtol=1e-12, atol=1e-14)
-
-
 # Threads
 
 
@@ -134,24 +121,6 @@ def three_threads() -> Any:
     torch.set_num_threads(3)
     yield
     torch.set_num_threads(before)
-
-
-@pytest.mark.usefixtures("three_threads")
-def test_threads_have_one_each_and_leave_the_number_as_it_was() -> None:
-    def piece(x: int) -> tuple[int, int, bool]:
-        return x, torch.get_num_threads(), torch.is_grad_enabled()
-
-    assert over_threads(piece, range(5), 9) == [(x, 1, False) for x in range(5)]
-    assert over_threads(piece, range(5), 1) == [(x, 3, False) for x in range(5)]
-    assert over_threads(piece, range(1), 9) == [(0, 3, False)]
-    with pytest.raises(ZeroDivisionError):
-        over_threads(lambda x: 1 / x, range(5), 9)
-    seen: list[int] = []
-    later = Thread(target=lambda: seen.append(torch.get_num_threads()))
-    later.start()
-    later.join()
-    assert (torch.get_num_threads(), seen) == (3, [3])
-    assert torch.is_grad_enabled()
 
 
 @pytest.mark.usefixtures("three_threads")

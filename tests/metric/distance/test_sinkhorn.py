@@ -180,18 +180,6 @@ def test_translation_costs_half_its_square() -> None:
     )
 
 
-@pytest.mark.parametrize("diameter", [2.0, None])
-@pytest.mark.parametrize("debias", [True, False])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_constant_sets(dtype: torch.dtype, debias: bool, diameter: float | None) -> None:
-    a = tokens(2, 1, 8, dtype=dtype).expand(2, 6, 8)
-    b = tokens(2, 1, 8, seed=1, dtype=dtype).expand(2, 4, 8)
-    for other, expected in ((a, torch.zeros(2)), (b, (a[:, 0] - b[:, 0]).square().sum(1) / 2)):
-        value, *grads = gradients(lambda x, y: sinkhorn_distance(x, y, debias=debias, diameter=diameter), a, other)
-        torch.testing.assert_close(value, expected.to(dtype), rtol=1e-5, atol=5e-7)
-        assert all(g.isfinite().all() for g in grads)
-
-
 # Weights and masks
 
 
@@ -242,15 +230,6 @@ def test_self_potential_sums_to_half_the_self_distance() -> None:
     torch.testing.assert_close(half, self_distance / 2, rtol=1e-10, atol=0)
 
 
-def test_self_potential_of_the_side_held_may_come_without_graph() -> None:
-    a, b = tokens(2, 9, 6), tokens(2, 7, 6, seed=1)
-    with torch.inference_mode():
-        held, self_b = b.clone(), self_potential(b)
-    _, expected, _ = gradients(sinkhorn_matrix, a, b)
-    _, got = gradients(lambda x: sinkhorn_matrix(x, held, self_b=self_b), a)
-    torch.testing.assert_close(got, expected)
-
-
 # All pairs
 
 
@@ -288,33 +267,6 @@ def test_matrix_with_itself_is_the_full_matrix(options: dict[str, Any], monkeypa
         6 if options.get("debias", True) else 10
     )
     torch.testing.assert_close(half[0], half[0].T, rtol=0, atol=0)
-
-
-def test_matrix_computes_each_self_potential_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    a, b = tokens(3, 9, 6), tokens(4, 7, 6, seed=1)
-    solved = spy(monkeypatch, "_pair_kernels", annealing)
-
-    def of_themselves() -> int:
-        return sum(len(chunk.rows) for x, y, chunk in solved if x is y and chunk.rows is chunk.cols)
-
-    expected = sinkhorn_matrix(a, b)
-    assert of_themselves() == 3 + 4
-    solved.clear()
-    torch.testing.assert_close(sinkhorn_matrix(a, b, self_b=self_potential(b)), expected)
-    assert of_themselves() == 3 + 4
-    solved.clear()
-    sinkhorn_matrix(a, a)
-    assert of_themselves() == 3
-
-
-def test_one_image_against_many() -> None:
-    a, b = tokens(1, 9, 6), tokens(4, 7, 6, seed=1)
-    for options in ({}, RELEASE, {"diameter": None}):
-        got = gradients(lambda x, y, options=options: sinkhorn_distance(x, y, **options), a, b)
-        expected = gradients(lambda x, y, options=options: sinkhorn_matrix(x, y, **options)[0], a, b)
-        for mine, theirs in zip(got, expected, strict=True):
-            torch.testing.assert_close(mine, theirs)
-        torch.testing.assert_close(sinkhorn_distance(b, a, **options), got[0])
 
 
 # Chunks and batches
@@ -428,22 +380,6 @@ def test_reduced_products_do_not_reach_the_costs(precision: str, monkeypatch: py
 
 
 # Autograd
-
-
-MODES = [torch.no_grad, torch.enable_grad, torch.inference_mode]
-
-
-@pytest.mark.parametrize("function", [sinkhorn_distance, sinkhorn_matrix])
-@pytest.mark.parametrize("mode", MODES)
-def test_autograd_is_left_as_found(mode: Any, function: Callable[..., Tensor]) -> None:
-    a, b = tokens(2, 5, 4).requires_grad_(), tokens(2, 5, 4, seed=1)
-    for outer in (True, False):
-        with torch.set_grad_enabled(outer):
-            with mode():
-                before = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
-                assert function(a, b).requires_grad == (mode is torch.enable_grad)
-                assert (torch.is_grad_enabled(), torch.is_inference_mode_enabled()) == before
-            assert torch.is_grad_enabled() == outer
 
 
 def test_second_derivative_is_refused() -> None:

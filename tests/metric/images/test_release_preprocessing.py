@@ -17,7 +17,6 @@ from torch import Tensor
 
 from idmetric import IDSim, NearID, load
 from idmetric.cli.main import main
-from idmetric.gallery import Gallery
 from idmetric.metric.images.read import ImageReadError, to_pixels
 from idmetric.metric.models.idsim import IDSimConfig
 from idmetric.metric.models.nearid import NearIDConfig
@@ -131,83 +130,6 @@ def test_nearid_reads_as_its_release_with_its_own_filter(tmp_path: Path) -> None
 # How NearID's evaluation reads files: Pillow's convert("RGB"), then the processor, here at the size of the files
 
 
-def one_color(image: Image.Image, color: Any, format: str = "PNG") -> bytes:
-    file = io.BytesIO()
-    options = {} if color is None else {"transparency": color}
-    image.save(file, format, **options)
-    return file.getvalue()
-
-
-def keyed() -> dict[str, bytes]:
-    """Files in which one color is transparent."""
-    gray, bilevel = scene().convert("L"), scene().convert("L").convert("1")
-    rgb = Image.new("RGB", (60, 90), (9, 200, 40))
-    return {
-        "palette PNG": one_color(scene().quantize(16), 3),
-        "GIF": one_color(scene().quantize(16), 3, "GIF"),
-        "gray PNG": one_color(gray, 135),
-        "RGB PNG": one_color(rgb, (9, 200, 40)),
-        "1-bit PNG": one_color(bilevel, 0),
-    }
-
-
-def blended() -> dict[str, bytes]:
-    """Files with transparency of another kind: half-transparent or several entries of a palette, an alpha channel."""
-    alpha = scene().convert("RGBA")
-    alpha.putalpha(100)
-    palette = scene().quantize(16)
-    return {
-        "half-transparent entry": one_color(palette, bytes([255, 255, 255, 128])),
-        "two entries": one_color(palette, bytes([255, 0, 0, 255])),
-        "RGBA": one_color(alpha, None),
-    }
-
-
-def nearids_pixels(file: bytes, **settings: Any) -> Tensor:
-    """Pixels in [-1, 1] as the evaluation reads a file."""
-    transformers = pytest.importorskip("transformers")
-    processor = transformers.SiglipImageProcessor(
-        size={"height": 90, "width": 60}, image_mean=[0.5] * 3, image_std=[0.5] * 3, **settings
-    )
-    pixels: Tensor = processor(Image.open(io.BytesIO(file)).convert("RGB"), return_tensors="pt")["pixel_values"][0]
-    return pixels
-
-
-def difference(file: bytes, **settings: Any) -> Tensor:
-    """Of the evaluation's pixels from those of preprocessing="release"."""
-    ours = to_pixels(file, None, preprocessing="release")
-    return nearids_pixels(file, **settings) - (2 * ours - 1)
-
-
-def test_nearids_evaluation_composites_a_transparent_color_that_pillow_keeps_marked() -> None:
-    transformers = pytest.importorskip("transformers")
-    composites = int(transformers.__version__.split(".")[0]) >= 5
-    largest = {}
-    for kind, file in keyed().items():
-        assert Image.open(io.BytesIO(file)).convert("RGB").info["transparency"] is not None, kind
-        apart = difference(file)
-        changed = apart.abs().amax(0) > 1e-6
-        assert changed.any() == composites, kind
-        assert (nearids_pixels(file)[:, changed] == 1).all(), kind  # white
-        standard = 2 * to_pixels(file, None) - 1
-        assert not composites or (nearids_pixels(file) - standard).abs().max() < 1e-6, kind
-        largest[kind] = float(apart.abs().max())
-        assert difference(file, do_convert_rgb=False).abs().max() < 1e-6, kind
-    if composites:
-        assert largest == pytest.approx({
-            "palette PNG": (255 - 108) / 127.5, "GIF": (255 - 108) / 127.5, "gray PNG": (255 - 135) / 127.5,
-            "RGB PNG": (255 - 9) / 127.5, "1-bit PNG": 2,
-        })  # fmt: skip
-        report = (Path(__file__).parents[3] / "docs/reports/releases.md").read_text(encoding="utf-8")
-        assert f"(153, 154, 108) is read up to {largest['GIF']:.2f} lower" in " ".join(report.split())
-
-
-@pytest.mark.filterwarnings("ignore:Palette images with Transparency")
-def test_nearids_evaluation_drops_other_transparency() -> None:
-    for kind, file in blended().items():
-        assert difference(file).abs().max() < 1e-6, kind
-
-
 def test_scores_of_the_two_never_mix(tmp_path: Path) -> None:
     random_model("dinov3").save_pretrained(tmp_path / "run")
     standard, release = (load(tmp_path / "run", device="cpu", preprocessing=p) for p in ("standard", "release"))
@@ -255,21 +177,6 @@ def test_the_command_takes_it_and_its_cache_keeps_the_two_apart(
     assert "take no masks" in capsys.readouterr().err
 
 
-def test_a_gallery_is_opened_again_with_its_own_preprocessing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    random_model("dinov3").save_pretrained(tmp_path / "run")
-    (tmp_path / "photos").mkdir()
-    path, _ = made("EXIF-rotated", tmp_path / "photos")
-    model = load(tmp_path / "run", device="cpu", preprocessing="release")
-    Gallery(tmp_path / "kept", model, opened=str(tmp_path / "run")).update(tmp_path / "photos")
-    query, _ = made("plain", tmp_path)
-    words = ["gallery", "query", str(query), "--gallery", str(tmp_path / "kept"), "--device", "cpu", "--format", "json"]
-    assert main(words) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found[0]["distance"] == pytest.approx(model(query, path).item(), abs=1e-5)
-
-
 def test_masks_are_refused_and_the_error_says_how_to_use_them(tmp_path: Path) -> None:
     model = IDSim(SMALL["dinov3"], device="cpu", preprocessing="release")
     image, mask = scene(), Image.new("L", (60, 90), 255)
@@ -282,12 +189,6 @@ def test_masks_are_refused_and_the_error_says_how_to_use_them(tmp_path: Path) ->
 def test_models_without_a_release_to_follow_refuse_it(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="ID-Sim and NearID alone"):
         load("timm:vit_tiny_patch16_224", pretrained=False, preprocessing="release")
-
-
-def test_an_unturned_photo_may_have_a_damaged_exif_block(tmp_path: Path) -> None:
-    scene().save(tmp_path / "a.png", exif=b"Exif\x00\x00" + bytes(range(200)))
-    found = to_pixels(tmp_path / "a.png", None, preprocessing="release")
-    assert found.equal(torch.from_numpy(np.array(scene())).permute(2, 0, 1).float() / 255)
 
 
 def test_an_image_in_memory_is_left_as_it_was() -> None:

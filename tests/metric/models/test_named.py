@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -153,12 +152,6 @@ def test_clip_scores_are_the_projection_of_openais_encoder(
     torch.testing.assert_close(metric.embed([str(f) for f in photos["gen"]]).cls, expected, rtol=1e-3, atol=1e-4)
 
 
-def test_every_encoder_is_known_to_timm_with_weights_on_the_hub() -> None:
-    encoders = [*(score.backbone for score in NAMED.values()), *(name for name, _ in FROZEN.values())]
-    for name in encoders:
-        assert name.startswith("hf-hub:BVRA/") or timm.get_pretrained_cfg(name).hf_hub_id.startswith("timm/")
-
-
 def test_the_number_of_each_source() -> None:
     cosines = [[0.5, 0.1], [-0.2, 0.4]]
     assert NamedScore("", "", references="all").value(cosines) == pytest.approx(0.2)
@@ -268,41 +261,6 @@ def test_subject_consistency_follows_the_frames(
     found = json.loads(capsys.readouterr().out)["summary"]["named"]
     assert found["value"] == pytest.approx(total / 10, abs=1e-5)
     assert found["note"].startswith("of 11 frames")
-
-
-def test_several_videos_have_both_of_vbenchs_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The block of the page, with two videos of different lengths, against VBench's own loop over them."""
-    rng = np.random.default_rng(2)
-    videos = [tmp_path / "short", tmp_path / "long"]
-    for folder, length in zip(videos, (3, 6), strict=True):
-        folder.mkdir()
-        for k in range(length):
-            Image.fromarray(rng.integers(0, 256, (48, 64, 3), dtype=np.uint8)).save(folder / f"{k:04d}.png")
-    torch.manual_seed(0)
-    metric = load("dino:vbench", pretrained=False, backbone_args=SMALL, device="cpu")
-    for parameter in metric.parameters():
-        parameter.add_(0.5 * torch.randn(parameter.shape))  # so that frames differ
-
-    sum_of_frames, count, of_each_video = 0.0, 0, []
-    for folder in videos:
-        unit = F.normalize(metric.embed([str(file) for file in sorted(folder.iterdir())]).cls, dim=1)
-        video = 0.0
-        for k in range(1, len(unit)):
-            previous, first = (max(0.0, float(unit[k] @ unit[other])) for other in (k - 1, 0))
-            video += (previous + first) / 2
-            count += 1
-        sum_of_frames += video
-        of_each_video.append(video / (len(unit) - 1))
-
-    page = (Path(__file__).parents[3] / "docs/models/named-scores.md").read_text(encoding="utf-8")
-    [block] = re.findall(r"```python\n(.*?)```", page.partition("### Several videos")[2], flags=re.S)
-    monkeypatch.setattr(idmetric, "load", lambda name: metric, raising=False)
-    names: dict[str, Any] = {}
-    exec(block, names)
-    of_frames, of_videos = names["subject_consistency"](videos)
-    assert of_frames == pytest.approx(sum_of_frames / count, abs=1e-5)
-    assert of_videos == pytest.approx(sum(of_each_video) / 2, abs=1e-5)
-    assert abs(of_frames - of_videos) > 1e-3
 
 
 def test_frames_of_different_sizes_are_embedded_and_masks_refused() -> None:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from PIL import Image
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from idmetric import CheckpointError, ImageReadError, VisIDEmbed, load
@@ -217,15 +216,6 @@ def test_a_list_may_hold_images_texts_and_both(folder: Path) -> None:
         VisIDEmbed(folder, config=SMALL, device="cpu").embed([image, None])
 
 
-def test_words_that_begin_with_a_line_break_follow_the_image_at_once(folder: Path, metric: VisIDEmbed) -> None:
-    def tokens(words: str) -> list[int]:
-        return prompt_tokens(PromptInput(words, torch.zeros(3, 28, 28)), metric.settings, metric.tokenizer)
-
-    whole = metric.tokenizer("<|image_pad|>\nan ink\n", add_special_tokens=False)["input_ids"]
-    assert tokens("\nan ink\n") == whole
-    assert tokens("an ink") == metric.tokenizer("<|image_pad|> an ink", add_special_tokens=False)["input_ids"]
-
-
 def test_gradients_reach_the_pixels(metric: VisIDEmbed) -> None:
     target = metric.embed(photo(56, 84, 6))
     pixels = torch.rand(1, 3, 50, 80, requires_grad=True)
@@ -340,14 +330,6 @@ def test_either_class_of_transformers_can_have_written_the_weights(
         assert found.embed(image).cls.allclose(expected, atol=1e-6)
 
 
-def test_every_file_counts_in_the_revision(folder: Path, metric: VisIDEmbed, tmp_path: Path) -> None:
-    shutil.copytree(folder, tmp_path / "copy")
-    assert VisIDEmbed(tmp_path / "copy", device="cpu").revision == metric.revision
-    path = tmp_path / "copy" / "preprocessor_config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "image_mean": [0.1, 0.2, 0.3]}))
-    assert VisIDEmbed(tmp_path / "copy", device="cpu").revision != metric.revision
-
-
 def test_a_narrow_limit_is_kept_by_long_images(folder: Path) -> None:
     narrow = VisIDEmbed(folder, config=VisIDConfig("chat", max_pixels=16 * 784), device="cpu")
     for height, width in ((30, 3000), (3000, 30), (28, 28), (500, 4000)):
@@ -358,30 +340,6 @@ def test_a_narrow_limit_is_kept_by_long_images(folder: Path) -> None:
     assert exact.embed(photo(90, 100)).patches is not None
 
 
-def test_transformers_is_asked_for_before_anything_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(ImportError, match=r"idmetric\[visid\]"):
-        VisIDEmbed()
-
-
-def test_missing_or_broken_weights_are_refused(folder: Path, tmp_path: Path) -> None:
-    shutil.copytree(folder, tmp_path / "copy")
-    path = tmp_path / "copy" / "model.safetensors"
-    state = load_file(path)
-    save_file({k: v for k, v in state.items() if "layers.1." not in k}, path, {"format": "pt"})
-    with pytest.raises(CheckpointError, match=r"copy.*missing .*layers\.1\."):
-        VisIDEmbed(tmp_path / "copy")
-    save_file({f"encoder.{k}": v for k, v in state.items()}, path, {"format": "pt"})
-    with pytest.raises(CheckpointError, match=r"copy.*missing"):
-        VisIDEmbed(tmp_path / "copy")
-    save_file({**state, "model.layers.0.q_proj.lora_A.weight": torch.ones(2, 2)}, path, {"format": "pt"})
-    with pytest.raises(CheckpointError, match=r"copy.*unexpected .*lora_A"):
-        VisIDEmbed(tmp_path / "copy")
-    path.write_bytes((folder / "model.safetensors").read_bytes()[:-1000])
-    with pytest.raises(CheckpointError, match=r"cannot read weights .*copy"):
-        VisIDEmbed(tmp_path / "copy")
-
-
 def test_embeddings_of_other_settings_are_not_compared(folder: Path) -> None:
     image = photo(60, 60, 10)
     plain = VisIDEmbed(folder, config=SMALL, device="cpu")
@@ -389,27 +347,3 @@ def test_embeddings_of_other_settings_are_not_compared(folder: Path) -> None:
         other = VisIDEmbed(folder, config=replace(SMALL, **changes), device="cpu")
         with pytest.raises(ValueError, match="the embedding was made by"):
             other(plain.embed(image), image)
-
-
-def test_every_inferred_setting_can_be_chosen(folder: Path) -> None:
-    image = photo(60, 60, 11)
-    lines = replace(SMALL, separator="\n", joiner=": ", suffix="\n", text_instruction="Say")
-    newline = VisIDEmbed(folder, config=lines, device="cpu", dtype=torch.float32)
-    for given, prompt in (
-        ({"instruction": "the", "texts": "cat"}, "<|image_pad|>\nthe: cat\n"),
-        ({"instruction": ""}, "<|image_pad|>"),
-    ):
-        last, _ = direct(folder, image, prompt, False)
-        assert F.cosine_similarity(newline.embed(image, **given).cls[0], last, dim=0) > 0.9999
-    last, _ = direct(folder, None, "Say: cat\n", False)
-    assert F.cosine_similarity(newline.embed(texts="cat").cls[0], last, dim=0) > 0.9999
-    system = VisIDConfig("chat", system="Be brief.", max_pixels=SMALL.max_pixels)
-    found = VisIDEmbed(folder, config=system, device="cpu", dtype=torch.float32).embed(texts="a cat")
-    prompt = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\na cat" + CHAT[1]
-    last, _ = direct(folder, None, prompt, False)
-    assert F.cosine_similarity(found.cls[0], last, dim=0) > 0.9999
-    mean = VisIDEmbed(folder, config=replace(SMALL, pooling="mean"), device="cpu", dtype=torch.float32)
-    both = mean.embed([image, photo(30, 90)], texts=["a", "longer words"])
-    assert (both.cls[0] - mean.embed(image, texts="a").cls[0]).abs().max() < 1e-5
-    last = VisIDEmbed(folder, config=SMALL, device="cpu", dtype=torch.float32)
-    assert not both.cls[0].allclose(last.embed(image, texts="a").cls[0], atol=1e-2)
