@@ -6,7 +6,7 @@ import datasets
 import pytest
 from PIL import Image
 
-from idmetric.cli.data import COMMANDS, main
+from idmetric.cli.data import main
 from idmetric.data.manifest.check import faults, without
 from idmetric.data.manifest.split import leaks
 from idmetric.data.manifest.table import Manifest, Row, read
@@ -43,12 +43,6 @@ def cli(capsys: pytest.CaptureFixture[str]) -> Runner:
 
 
 # Help
-
-
-@pytest.mark.parametrize("command", sorted(COMMANDS))
-def test_help_shows_examples(command: str, cli: Runner) -> None:
-    text = cli.prints("examples:", command, "--help")
-    assert f"idmetric data {command} " in text
 
 
 def test_wrong_usage_has_status_2(cli: Runner) -> None:

@@ -12,12 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 
 from idmetric import IDSim
 from idmetric.cli.main import main
 from tests.embed_parts import pictures
-from tests.metric.images.test_read import png
 from tests.runner import Runner
 
 
@@ -127,29 +125,6 @@ def interrupted(
     monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
     status: int = main(words.split())
     return status
-
-
-@pytest.mark.parametrize(
-    ("words", "status"),
-    [
-        ("score --model tiny in/ref.png in/endless.png in/other.png --on-error skip", 4),
-        ("score --model tiny in/ref.png in/endless.png in/other.png", 1),
-        ("gallery build in --gallery g --model tiny", 4),
-    ],
-)  # fmt: skip
-def test_a_tiny_file_of_an_endless_image_is_named_by_every_command(
-    words: str, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("in").mkdir()
-    for name in ("ref.png", "other.png"):
-        Image.effect_noise((40, 30), 50).save(f"in/{name}")
-    Path("in/endless.png").write_bytes(png(100_000_000, 1, 1, 0, bytes(1000)))
-    run = Runner(main, capsys)
-    lines = run.fails("endless.png", *words.split(), status=status).splitlines()
-    named = [line for line in lines if "a side of 100000000 pixels is longer than the 1000000 allowed" in line]
-    assert len(named) == 1
-    assert "endless.png" in named[0]
 
 
 @pytest.mark.parametrize("command", ["gallery build", "score"])

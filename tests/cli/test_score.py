@@ -62,13 +62,6 @@ def test_scores_are_those_of_the_metric_and_sorted(run: Runner, folder: Path, na
     assert found["signature"]["distance"] == name
 
 
-def test_globs_folders_and_files_name_the_same_images_once(run: Runner) -> None:
-    everything = run.all("ref.png gen --format json")[1]
-    assert run.all("ref.png", "gen/**/*.png", "--format", "json")[1] == everything
-    assert run.all("ref.png gen gen/a.png --format json")[1] == everything
-    run.says("nothing*.png", "ref.png", "nothing*.png", status=2)
-
-
 def test_several_references(run: Runner, folder: Path) -> None:
     one, two = (rows(run.all(r, "gen", "--format", "json")[1]) for r in ("ref.png", "ref2.png"))
     both = ("--ref", "ref.png", "--ref", "ref2.png", "gen", "--format", "json")

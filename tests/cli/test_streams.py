@@ -76,19 +76,3 @@ def test_stdout_on_a_full_disk_is_an_error_of_one_line(
     monkeypatch.setattr(sys, "stdout", full)
     assert main(words.split()) == 1
     assert f"cannot write to stdout: No space left on device; {advice}" in capsys.readouterr().err
-
-
-@pytest.mark.skipif(os.name == "nt", reason="pipes of POSIX")
-@pytest.mark.parametrize("words", ["score --list-models", "--help"])
-def test_a_reader_that_has_seen_enough_gets_no_traceback(
-    words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As `idmetric score --list-models | true`."""
-    reading, writing = os.pipe()
-    os.close(reading)
-    with open(writing, "w", encoding="utf-8") as stream:
-        monkeypatch.setattr(sys, "stdout", stream)
-        with suppress(SystemExit):  # --help
-            assert main(words.split()) == 1
-        stream.flush()  # as Python does at exit
-    assert capsys.readouterr().err == ""

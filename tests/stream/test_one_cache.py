@@ -84,23 +84,3 @@ def test_a_gallery_copies_what_it_reads(run: Callable[[Sequence[str]], str], mon
     shutil.rmtree("kept")
     assert main(["gallery", "query", "photos/ann/0.png", "--gallery", "gallery", *MODEL]) == 0
     assert run([*COMMANDS["score"], "--cache", "gallery"]).startswith("embedded 0 of ")
-
-
-def test_embeddings_that_eval_0_1_kept_are_named_and_left_alone(
-    run: Callable[[Sequence[str]], str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The folder has the name that version 0.1 gave it, with the weights of `tiny` that both versions carry."""
-    shard = Path("results", "embeddings", "IDSim-tiny.6b92ebc7f8a91f10", "cls-0.safetensors")
-    shard.parent.mkdir(parents=True)
-    shard.write_bytes(b"kept")
-    assert main([*COMMANDS["folder"], "--out", "results", *MODEL]) == 0
-    said = capsys.readouterr().err
-    assert said.count(str(shard.parent)) == 1
-    assert "embedded 4 of 4 images" in said
-    assert shard.read_bytes() == b"kept"
-
-
-def test_a_cache_of_score_0_1_is_read(run: Callable[[Sequence[str]], str]) -> None:
-    """Its folder still has the name that version 0.1 gave it."""
-    run([*COMMANDS["score"], "--cache", "kept"])
-    assert [folder.name for folder in Path("kept").iterdir()] == ["IDSim-tiny.c042eee7e7ddd04d"]

@@ -180,13 +180,6 @@ def test_a_refusal_without_the_code_of_the_hub_is_explained_by_its_status(
     assert not caplog.records
 
 
-def test_a_refusal_leaves_the_cached_model_usable(hub: HubServer) -> None:
-    load("owner/model", device="cpu")
-    for status in (401, 403, 429, 500):
-        hub.refusal = status
-        assert load("owner/model", device="cpu").revision == COMMIT
-
-
 @pytest.mark.parametrize("etag", ["../../../escaped", "..", "/escaped", "a/b", "a\\b"])
 def test_a_server_cannot_write_outside_the_cache_by_an_etag(etag: str, hub: HubServer, tmp_path: Path) -> None:
     """The Hub client uses the ETag, unchecked, as the name of a file in its cache."""

@@ -230,12 +230,6 @@ def test_attention_that_reads_weights_past_lora_is_refused() -> None:
     assert all(p.requires_grad for p in model.parameters())
 
 
-def test_peft_is_asked_for_by_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(ImportError, match=r"pip install 'idmetric\[train\]'"):
-        attach(vit())
-
-
 # Qwen
 
 

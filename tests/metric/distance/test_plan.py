@@ -1,4 +1,4 @@
-"""Both softmins of a step from one matrix: against each by itself, and where the matrix loses digits."""
+"""Extreme sets, chunks and threads of the solver of optimal transport, against the slow loop."""
 
 from __future__ import annotations
 
@@ -10,49 +10,10 @@ import torch
 from torch import Tensor
 
 from idmetric.metric.distance import annealing
-from idmetric.metric.distance import plan as module
 from idmetric.metric.distance import sinkhorn as solver
-from idmetric.metric.distance.plan import TransportPlan
 from idmetric.metric.distance.sinkhorn import sinkhorn_distance, sinkhorn_matrix
-from tests.metric.distance.test_sinkhorn import RELEASE, gradients, random_weights, spy, tokens
+from tests.metric.distance.test_sinkhorn import RELEASE, gradients, spy, tokens
 from tests.reference import sinkhorn_loop
-
-
-def softmins(kernel: Tensor, weights: Tensor, z: Tensor, eps: float) -> Tensor:
-    """The formula, with torch's own log-sum-exp."""
-    h = (weights.log() + z / eps).squeeze(1)
-    rows = kernel.shape[1]
-    f = -eps * (h[:, None, rows:] + kernel / eps).logsumexp(2)
-    return torch.cat([f, -eps * (h[:, :rows, None] + kernel / eps).logsumexp(1)], 1).unsqueeze(1)
-
-
-SCHEDULES = {
-    "squared": ([4, 4, 1, 0.25, 0.0625, 0.015625, 0.00390625, 0.0025], 4),
-    "squared once a step": ([4.0 / 2**k for k in range(11)], 7 - 2),  # above 4 / 64 no exponential, below one each
-    "a ratio that is no power of two": ([4, 4 * 0.81, 4 * 0.81**2, 4 * 0.81**3], 4),
-    "a fall by more than 8": ([4, 4, 0.01, 0.0025], 2),
-    "a rise": ([0.5, 0.7, 3.0], 3),
-}
-
-
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_each_step_is_the_two_softmins(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    schedule, exponentials = SCHEDULES[name]
-    a, b = tokens(3, 12, 6), tokens(3, 9, 6, seed=1)
-    weights = torch.cat([random_weights(3, 12), random_weights(3, 9, seed=1)], 1)
-    weights = (weights / torch.tensor([12.0] * 12 + [9.0] * 9)).unsqueeze(1)
-    kernel = annealing._kernel(a, b)
-    powers = spy(monkeypatch, "exp2_", Tensor)
-    apart = spy(monkeypatch, "apart", module)
-
-    plan, z = TransportPlan(kernel, weights, schedule[0]), torch.zeros_like(weights)
-    for eps in schedule:
-        found = plan.update(z, eps)
-        torch.testing.assert_close(found, softmins(kernel, weights, z, eps), rtol=1e-12, atol=1e-13)
-        z = torch.lerp(z, found, 0.5)
-    assert not plan.unsafe().any()
-    assert len(powers) == exponentials + 2 * len(apart)
-    assert len(apart) == (name == "a fall by more than 8")
 
 
 def extremes() -> dict[str, tuple[Tensor, Tensor, dict[str, Any]]]:

@@ -22,7 +22,6 @@ from idmetric.metric.images.coverage import read_mask, same_shape
 from idmetric.metric.images.masks import Labeled, MaskWarning
 from idmetric.metric.images.read import ImageReadError, describe, read_image
 from idmetric.metric.images.regions import cut_out
-from idmetric.metric.images.resize import average_to
 from idmetric.metric.loss import IdentityLoss
 from idmetric.metric.models.embedder import Embedder
 from idmetric.train.batches import Pictures
@@ -475,24 +474,7 @@ def test_a_square_photo_and_its_mask_are_turned_by_their_own_tags() -> None:
         assert torch.equal(cut_out(photo, turned(mask, 1))[1], read_mask(mask))
 
 
-def test_masks_of_a_loss_must_have_the_images_shape(metric: Embedder) -> None:
-    loss = IdentityLoss(metric, EXAMPLES / "mug_a.png")
-    pixels = torch.rand(1, 3, 64, 96)
-    with torch.no_grad():
-        loss(pixels, masks=torch.ones(1, 32, 48))
-        with pytest.raises(ValueError, match="masks of 64x96 pixels have another shape than images of 96x64"):
-            loss(pixels, masks=torch.ones(1, 96, 64))
-
-
 # Lists of masks
 
 
 # Memory
-
-
-def test_a_large_mask_is_averaged_in_parts_to_the_same_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    cover = torch.rand(301, 203, generator=torch.Generator().manual_seed(0))
-    whole = [average_to(cover, size, 255) for size in ((40, 30), (350, 301), (301, 7))]
-    monkeypatch.setattr("idmetric.metric.images.resize._PIXELS_AT_ONCE", 1000)
-    parts = [average_to(cover, size, 255) for size in ((40, 30), (350, 301), (301, 7))]
-    assert all(map(torch.equal, whole, parts))

@@ -301,22 +301,6 @@ def test_ambiguous_headers_are_refused_by_name(tmp_path: Path, header: str, name
         assert part in str(error.value)
 
 
-@pytest.mark.parametrize(
-    "header",
-    [
-        "image1,image2",
-        "source,target",
-        "ref_path,gen_path",
-        "reference_image,generated_image",
-        "Image 1,Image-2",
-        "source,gen",
-    ],
-)
-def test_headers_of_other_tools_are_known(tmp_path: Path, header: str) -> None:
-    (tmp_path / "p.csv").write_text(f"{header}\nx.png,y.png\n")
-    assert [(Path(pair.a).name, Path(pair.b).name) for pair in read_pairs(tmp_path / "p.csv")] == [("x.png", "y.png")]
-
-
 def test_a_pair_without_an_image_is_skipped_where_unreadable_images_are(run: Run, folder: Path, metric: IDSim) -> None:
     (folder / "p.csv").write_text("ref,gen,seed\nrefs/1.png,gen/a/0.png,1\nrefs/1.png,,2\n,gen/a/0.png,3\n")
     status, out, err = run("--pairs", "p.csv")

@@ -18,7 +18,6 @@ from torch import Tensor
 from idmetric import IDSim, NearID, load
 from idmetric.cli.main import main
 from idmetric.metric.images.read import ImageReadError, to_pixels
-from idmetric.metric.models.idsim import IDSimConfig
 from idmetric.metric.models.nearid import NearIDConfig
 from tests.conftest import SMALL, random_model
 
@@ -189,12 +188,3 @@ def test_masks_are_refused_and_the_error_says_how_to_use_them(tmp_path: Path) ->
 def test_models_without_a_release_to_follow_refuse_it(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="ID-Sim and NearID alone"):
         load("timm:vit_tiny_patch16_224", pretrained=False, preprocessing="release")
-
-
-def test_an_image_in_memory_is_left_as_it_was() -> None:
-    image = scene().convert("RGBA")
-    before = image.tobytes()
-    found = IDSim(IDSimConfig("resnet18", 64, 24), device="cpu", preprocessing="release").read_image(image)
-    assert (image.mode, image.tobytes()) == ("RGBA", before)
-    assert found.mode == "RGB"
-    assert found.tobytes() == image.convert("RGB").tobytes()

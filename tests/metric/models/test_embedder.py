@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from packaging.version import Version
 from PIL import Image
 
-from idmetric import Backbone, Embedding, IdentityLoss, IDSim, ImageReadError, load
+from idmetric import Backbone, Embedding, IDSim, ImageReadError, load
 from idmetric.metric.distance.matrix import DISTANCES
 from tests.conftest import SMALL, random_model
 
@@ -123,16 +123,6 @@ def test_a_metric_prints_as_a_line_that_says_which_model_it_is() -> None:
     tiny = IDSim("tiny", device="cpu")
     assert repr(tiny) == f"IDSim('tiny', revision {tiny.revision}, 224x224, float32 on cpu)"
     assert repr(random_model("cnn")).count("\n") == 0
-
-
-@pytest.mark.parametrize("name", ["metric", "embedding", "loss"])
-def test_a_notebook_completes_the_names_of_objects(metric: IDSim, name: str) -> None:
-    """Jedi, which completes for IPython, raises an error for a property with an annotation such as Literal."""
-    jedi = pytest.importorskip("jedi")
-    embedding = metric.embed(torch.rand(1, 3, 64, 64))
-    objects = {"metric": metric, "embedding": embedding, "loss": IdentityLoss(metric, embedding)}
-    completed = {completion.name for completion in jedi.Interpreter(f"{name}.", [objects]).complete()}
-    assert completed >= {entry for entry in dir(objects[name]) if not entry.startswith("_")}
 
 
 def test_no_graph_unless_asked_for(metric: IDSim) -> None:

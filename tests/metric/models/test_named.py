@@ -346,17 +346,6 @@ def test_a_strangers_config_is_checked(hub: HubServer, tmp_path: Path, config: A
         load("hf-hub:owner/odd", device="cpu")
 
 
-def test_pooling_and_the_color_of_padding_are_part_of_the_name(photos: dict[str, list[Path]]) -> None:
-    given: list[dict[str, Any]] = [
-        {}, {"pool": "cls"}, {"pool": "avg"}, {"resize": "pad"}, {"resize": "pad", "background": (0, 0, 0)},
-    ]  # fmt: skip
-    made = []
-    for options in given:
-        torch.manual_seed(0)
-        made.append(Backbone("vit_tiny_patch16_224", pretrained=False, image_size=32, backbone_args=SMALL, **options))
-    assert len({model.label for model in made}) == len(given)
-
-
 # A user's own
 
 MODULE = """
@@ -439,15 +428,3 @@ def test_a_users_embedder_is_checked(module: str, photos: dict[str, list[Path]])
         load(f"{module}:Colors", device="cpu")
     with pytest.raises(ValueError, match=r"must give floats of shape \(1, D\)"):
         load(f"{module}:Flat").embed(str(photos["ref"][0]))
-
-
-@pytest.mark.parametrize("output", [None, "text", {"cls": 1}])
-def test_what_a_users_embedder_gives_instead_of_features_is_named(output: object) -> None:
-    class Odd:
-        label = "v1"
-
-        def embed(self, images: list[Image.Image]) -> object:
-            return output
-
-    with pytest.raises(ValueError, match=rf"must give floats of shape \(1, D\), got {type(output).__name__}"):
-        Custom("a:Odd", Odd()).embed(np.zeros((8, 8, 3), np.uint8))

@@ -330,16 +330,6 @@ def test_either_class_of_transformers_can_have_written_the_weights(
         assert found.embed(image).cls.allclose(expected, atol=1e-6)
 
 
-def test_a_narrow_limit_is_kept_by_long_images(folder: Path) -> None:
-    narrow = VisIDEmbed(folder, config=VisIDConfig("chat", max_pixels=16 * 784), device="cpu")
-    for height, width in ((30, 3000), (3000, 30), (28, 28), (500, 4000)):
-        rows, columns = narrow.settings.size_for(height, width)
-        assert rows * columns <= 16 * 784
-        assert narrow.settings.size_for(rows, columns) == (rows, columns)
-    exact = VisIDEmbed(folder, config=VisIDConfig("chat", min_pixels=5 * 784, max_pixels=5 * 784), device="cpu")
-    assert exact.embed(photo(90, 100)).patches is not None
-
-
 def test_embeddings_of_other_settings_are_not_compared(folder: Path) -> None:
     image = photo(60, 60, 10)
     plain = VisIDEmbed(folder, config=SMALL, device="cpu")
