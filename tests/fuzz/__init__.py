@@ -65,12 +65,3 @@ def repaired(data: bytes) -> bytes:
         out[end : end + 4] = struct.pack(">I", zlib.crc32(out[at + 4 : end]))
         at = end + 4
     return bytes(out)
-
-
-def bomb(side: int = 12_000) -> bytes:
-    """A PNG of side x side black pixels in a few kilobytes."""
-    packer = zlib.compressobj(9)
-    row = bytes(1 + side // 8)
-    body = b"".join(packer.compress(row * 100) for _ in range(side // 100)) + packer.flush()
-    head = chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0))
-    return b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", body) + chunk(b"IEND", b"")

@@ -62,18 +62,17 @@ class Children:
         return str(self.process.stdout.readline())
 
     def run(
-        self, module: str, words: list[str], folder: Path, *, stop_at: int = 0, short_of: str = "",
+        self, module: str, words: list[str], folder: Path, *, stop_at: int = 0,
         largest: int | None = None, plain: bool = False,
     ) -> Child:  # fmt: skip
         """Run `module.main(words)` in a folder, to its end.
 
         Args:
             stop_at: interrupt it, as Ctrl-C does, just before it opens or renames this one of its folder's files.
-            short_of: "descriptors" or "memory": instead of an interruption, there are no more of it from then on.
             largest: bytes of a file that it may write, as if the disk were full there.
             plain: without the administrator's rights, so that a read-only folder is one.
         """
-        asked = {"module": module, "words": words, "folder": str(folder), "stop_at": stop_at, "short_of": short_of,
+        asked = {"module": module, "words": words, "folder": str(folder), "stop_at": stop_at,
                  "largest": largest, "plain": plain}  # fmt: skip
         self.process.stdin.write(json.dumps(asked) + "\n")
         self.process.stdin.flush()
@@ -111,8 +110,8 @@ def _serve() -> None:
         print(json.dumps({"status": 128 - code if code < 0 else code, "said": said, "files": files}), flush=True)
 
 
-def _watch(folder: str, stop_at: int, short_of: str, count: mmap.mmap) -> None:
-    """Count the files below a folder as they are opened or renamed; interrupt or starve the process at one of them."""
+def _watch(folder: str, stop_at: int, count: mmap.mmap) -> None:
+    """Count the files below a folder as they are opened or renamed; interrupt the process at one of them."""
     seen = 0
 
     def look(event: str, args: tuple[Any, ...]) -> None:
@@ -122,24 +121,10 @@ def _watch(folder: str, stop_at: int, short_of: str, count: mmap.mmap) -> None:
         if os.path.abspath(os.fsdecode(args[0])).startswith(folder):
             seen += 1
             count[:] = seen.to_bytes(8, "little")
-            if seen == stop_at and short_of:
-                _starve(short_of)
-            elif seen == stop_at:
+            if seen == stop_at:
                 os.kill(os.getpid(), signal.SIGINT)
 
     sys.addaudithook(look)
-
-
-def _starve(short_of: str) -> None:
-    """Leave the process no further file descriptors, or next to no more memory than it has."""
-    import resource
-
-    if short_of == "descriptors":
-        resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))  # open ones stay
-    else:
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-        most = pages * resource.getpagesize() + 2**22
-        resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
 def _become(asked: dict[str, Any], out: int, count: mmap.mmap) -> None:
@@ -155,7 +140,7 @@ def _become(asked: dict[str, Any], out: int, count: mmap.mmap) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.alarm(_LIMIT)
         os.chdir(asked["folder"])
-        _watch(asked["folder"], asked["stop_at"], asked["short_of"], count)
+        _watch(asked["folder"], asked["stop_at"], count)
         if asked["largest"] is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (asked["largest"], asked["largest"]))
         if asked["plain"]:
