@@ -1,6 +1,6 @@
 """Images per second and memory of galleries and scores of thousands of generated images (benchmarks/reports/scale.md).
 
-    python benchmarks/scale.py [--images 1000 5000] [--model tiny] [--ray]
+    python benchmarks/scale.py [--images 1000 5000] [--model tiny]
 
 Each command runs in its own process; memory is the largest resident set of that process, in megabytes.
 """
@@ -50,7 +50,6 @@ def main() -> None:
     parser.add_argument("--images", type=int, nargs="+", default=[1000, 5000])
     parser.add_argument("--model", default="tiny")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--ray", action="store_true", help="also on a Ray cluster of this machine")
     args = parser.parse_args()
     print(f"{os.cpu_count()} cores, OMP_NUM_THREADS={os.environ.get('OMP_NUM_THREADS', 'not set')}, {args.model}")
     print("| command | images or pairs | seconds | a second | MB |\n|---|---|---|---|---|", flush=True)
@@ -77,8 +76,6 @@ def main() -> None:
                                              "--output", str(root / "scores"), "--no-copies", "--distance", "patch",
                                              *shared],
             }  # fmt: skip
-            if args.ray:
-                runs["build --ray"] = [*build, str(root / f"ray{count}"), "--ray", *shared]
             for title, words in runs.items():
                 seconds, megabytes = measure(*words)
                 print(f"| {title} | {count} | {seconds:.1f} | {count / seconds:.0f} | {megabytes:.0f} |", flush=True)

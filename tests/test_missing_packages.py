@@ -55,8 +55,6 @@ CHECKED_BY = {
     "evaluate.statistics.calibration.fitting._platt": "evaluate.statistics.calibration.fitting._rising_curve",
     "evaluate.report.figure.save_figure": "evaluate.report.figure.new_figure",
     "gallery.linkage.connected": "gallery.clusters.near_duplicates",
-    "gallery.scale.Cluster._connect": "gallery.scale.Cluster.current_items",
-    "gallery.scale.Worker.__init__": "gallery.scale.Cluster.current_items",
     "matching.assignment.assign": "matching.matching.match",
     "matching.damage._decode": "matching.video._opened",
     "matching.detect_patches.hot_boxes": "matching.detect_patches.PatchDetector.query",
@@ -189,11 +187,11 @@ def test_the_group_test_holds_the_light_packages_of_the_extras_and_no_heavy_tool
     names = {name_of(line) for line in lines}
     extras = {name_of(line) for name, lines in EXTRAS.items() if name != "scale" for line in lines}
     assert extras <= names
-    assert not names & {"ray", "playwright", "nbclient", "ipykernel", "zensical", "build", "hatchling", "twine"}
+    assert not names & {"playwright", "nbclient", "ipykernel", "zensical", "build", "hatchling", "twine"}
 
 
-def test_there_are_seven_extras() -> None:
-    assert set(EXTRAS) == {"eval", "train", "generate", "visid", "onnx", "scale"}
+def test_the_extras_are_listed_in_all() -> None:
+    assert set(EXTRAS) == {"eval", "train", "generate", "visid", "onnx"}
     [everything] = PROJECT["project"]["optional-dependencies"]["all"]
     assert everything == f"idmetric[{','.join(EXTRAS)}]"
 
@@ -262,11 +260,6 @@ def table() -> Any:
     return call("scoring.records.Records", [{"a": 1}], ("a",))().to_pandas()
 
 
-def cluster() -> Any:
-    nothing: dict[str, Any] = {"batch_size": 1, "workers": 1, "progress": None}
-    return call("gallery.scale.Cluster", None)().current_items(None, [], {}, None, **nothing)
-
-
 ENTRIES: list[tuple[str, str, Callable[[], Any]]] = [  # hidden package, its extra, call
     ("pandas", "eval", table),
     ("scipy", "eval", call("evaluate.statistics.agreement.spearman", [1, 2, 3], [1, 3, 2])),
@@ -283,7 +276,6 @@ ENTRIES: list[tuple[str, str, Callable[[], Any]]] = [  # hidden package, its ext
     ("transformers", "train", call("train.visme.small_qwen.write", "folder")),
     ("transformers", "visid", call("metric.models.visid.VisIDEmbed", "folder")),
     ("onnx", "onnx", call("adapters.export.export", None, "tiny.onnx")),
-    ("ray", "scale", cluster),
 ]
 
 

@@ -19,7 +19,6 @@ PACKAGES = (
     ".adapters",
     ".data.manifest",
     ".gallery",
-    ".gallery.scale",
 )
 
 

@@ -21,7 +21,7 @@ from tests.conftest import CORE
 
 PACKAGE = Path(idmetric.__file__).parent
 HEAVY = ("torch", "timm", "peft", "transformers", "datasets", "numpy", "PIL", "huggingface_hub", "idmetric.train",
-         "pyarrow", "ray")  # fmt: skip
+         "pyarrow")  # fmt: skip
 HELP = "from idmetric.cli.score import main\ntry: main(['--help'])\nexcept SystemExit: pass"
 
 # a room may import itself and the rooms before it

@@ -49,7 +49,6 @@ IMAGES = "images.jsonl"  # of each model in a gallery; a literal, as a mistyped 
 _EXAMPLES = """examples:
   idmetric gallery build photos/ --gallery index/ --model tiny
   idmetric gallery build photos/ --gallery index/          again: embeds what is new or changed
-  idmetric gallery build photos/ --gallery index/ --ray --gpus 1
   idmetric gallery query who.jpg --gallery index/ -k 5
   idmetric gallery dedupe photos/ --model tiny --output duplicates.csv
   idmetric gallery cluster --gallery index/ --threshold 0.3 --output identities.csv
@@ -96,12 +95,6 @@ def _add_build(parser: Parser) -> None:
     add("--quick", action="store_true", help="trust files with unchanged size and times (default: read all)")
     add("--patches", action="store_true", help="keep patch tokens for --rerank: megabytes per image")
     add("--parquet", metavar="FILE", help="also write images and vectors there")
-
-    add = parser.add_argument_group("many machines", "pip install 'idmetric[scale]'").add_argument
-    add("--ray", action="store_true", help="embed on a Ray cluster, or by several processes of this machine")
-    add("--address", help="address of the cluster; 'auto': the one of this machine (default: start Ray here)")
-    add("--cpus", type=float, default=1, metavar="N", help="CPUs per process (default: 1)")
-    add("--gpus", type=float, default=0, metavar="N", help="GPUs per process (default: 0)")
 
 
 def _add_query(parser: Parser) -> None:
@@ -227,7 +220,6 @@ _DEFAULTS: dict[str, Any] = {
     "mask_dir": None,
     "model": None,
     "threshold": None,
-    "ray": False,
 }
 
 
@@ -274,8 +266,6 @@ def _check(args: Namespace) -> None:
     if args.parquet:
         packages = {"pyarrow": "pyarrow"}
     need("eval", f"gallery {args.command}", **packages)
-    if args.ray:
-        need("scale", "a cluster", ray="Ray")
     try:
         args.sources = [path for source in args.sources for path in matches(source) or [source]]
         args.images = [path for image in args.images for path in listed(image)]
@@ -379,11 +369,6 @@ def _built(args: Namespace) -> dict[str, str]:
 
 def _update(args: Namespace, gallery: Gallery) -> int:
     """Bring the gallery up to date with the sources; returns the exit status."""
-    cluster = None
-    if args.ray:
-        from idmetric.gallery.scale import Cluster
-
-        cluster = Cluster(args.open_model, args.address, args.cpus, args.gpus)
     quiet = args.quiet or args.command != "build"
     with counting_embeddings(quiet), Progress("images", not args.quiet, verb="embedded") as progress:
         update = gallery.update(
@@ -393,7 +378,6 @@ def _update(args: Namespace, gallery: Gallery) -> int:
             batch_size=args.batch_size,
             workers=args.workers,
             progress=progress,
-            cluster=cluster,
             looks=args.command in ("dedupe", "report"),
         )
     for image, reason in update.unreadable.items():

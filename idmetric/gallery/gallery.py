@@ -8,7 +8,6 @@ import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from idmetric.data.look import check_share
 from idmetric.gallery.index import IMAGES, LOCK, locked_store, write_index
@@ -21,9 +20,6 @@ from idmetric.metric.files import StrPath
 from idmetric.metric.files.hints import need
 from idmetric.metric.files.output import replacing, writing
 from idmetric.stream.keys import stores_in
-
-if TYPE_CHECKING:
-    from idmetric.gallery.scale import Cluster
 
 
 class Gallery(Searchable):
@@ -49,7 +45,6 @@ class Gallery(Searchable):
         batch_size: int = 32,
         workers: int | None = None,
         progress: Callable[[int, int], None] | None = None,
-        cluster: Cluster | None = None,
         looks: bool = False,
     ) -> Update:
         """Make this the gallery of the images in the sources; only images with new content are embedded.
@@ -63,7 +58,6 @@ class Gallery(Searchable):
                 read. A file system that does not keep times of change reliably needs the slow way.
             batch_size: images per pass. workers: threads that read images (default: one per core, at most 8).
             progress: called with (images done, images in all).
-            cluster: embeds the images on many machines, with the same result.
             looks: also keep what `near_duplicates` needs of the images that are read; without, it reads them again.
 
         Raises:
@@ -95,8 +89,8 @@ class Gallery(Searchable):
             damaged = self._shards.drop_damaged()
             try:
                 writer = LooksWriter(partial(write_looks, looks_folder(self.store))) if looks else None
-                embed_entries = cluster.current_items if cluster else partial(current_items, self.metric, looks=writer)
-                after = embed_entries(
+                after = current_items(
+                    self.metric,
                     self._shards,
                     wanted,
                     {} if not quick else before,
@@ -104,6 +98,7 @@ class Gallery(Searchable):
                     batch_size=batch_size,
                     workers=workers,
                     progress=progress,
+                    looks=writer,
                 )
                 if writer is not None:
                     writer.save()

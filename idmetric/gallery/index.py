@@ -131,19 +131,14 @@ def read_index(store: Path) -> tuple[dict[str, Any], list[GalleryItem]] | None:
     with _damage_named(path):
         first, *lines = path.read_text(encoding="utf-8").splitlines() or [""]
         head = _head(path, first)
-        items = [parse_item(line) for line in lines]
+        items = [_parse_item(line) for line in lines]
         if len(items) != head["images"]:
             raise ValueError(f"{len(items)} images instead of {head['images']}")
     return head, items
 
 
-def as_line(item: GalleryItem) -> str:
-    """Return an image as a line of the list."""
-    return json.dumps(asdict(item))
-
-
-def parse_item(line: str) -> GalleryItem:
-    """Return the image of a line that `as_line` made."""
+def _parse_item(line: str) -> GalleryItem:
+    """Return the image of a line of the list."""
     values = json_file.parse(line)
     values["stamp"] = tuple(map(tuple, values["stamp"]))
     values["files"] = tuple(values["files"])
@@ -157,7 +152,7 @@ def write_index(
 ) -> None:
     """Write the list atomically."""
     lines = [json.dumps({"kind": KIND, "format": FORMAT, **head, "images": len(items)})]
-    lines += [as_line(item) for item in items]
+    lines += [json.dumps(asdict(item)) for item in items]
     with replacing(store / IMAGES) as path:
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 

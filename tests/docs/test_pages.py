@@ -77,7 +77,7 @@ def test_the_api_pages_list_every_public_name() -> None:
     assert missing == []
 
 
-EXTRAS = {"eval", "train", "generate", "visid", "onnx", "scale", "all"}
+EXTRAS = {"eval", "train", "generate", "visid", "onnx", "all"}
 PAGES = [ROOT / "README.md", ROOT / ".github" / "SECURITY.md", *sorted(DOCS.rglob("*.md"))]
 
 
@@ -106,8 +106,6 @@ def extras_of(words: list[str]) -> set[str]:
         found = {{"eval": "eval", "train": "train"}.get(program, "")} - {""}
     if program == "match" or "--html" in rest or "--plots" in rest:
         found.add("eval")
-    if "--ray" in rest:
-        found.add("scale")
     return found
 
 
