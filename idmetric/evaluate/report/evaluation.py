@@ -192,8 +192,6 @@ def _table(model: str, title: str, columns: Columns, ids: Mapping[str, int]) -> 
         values = [value.item() if isinstance(value, np.generic) else value for value in values]
         if any(isinstance(value, list | tuple | dict) for value in values):
             continue
-        if name.partition("@")[0] == "SCR":  # of a subject: whether it is under the threshold
-            values = ["failed" if failed else "passed" for failed in values]
         items[name] = values
 
     order, about = _hardest(items)

@@ -17,7 +17,6 @@ from idmetric.evaluate.protocols.common.result import (
     tested_family,
 )
 from idmetric.evaluate.protocols.generator.columns import CLIP, NOT_CHECKED
-from idmetric.evaluate.report.subject_matrix import SubjectMatrix, subject_matrices
 from idmetric.evaluate.statistics.paired import Comparison, methods_of, too_few
 from idmetric.pages.chart import Scale
 from idmetric.pages.render import number
@@ -26,15 +25,10 @@ Numbers = Mapping[str, Mapping[str, Value]]  # method -> its numbers
 Pairs = Mapping[tuple[str, str], Comparison]  # two methods -> the number of the first less that of the second
 _SUMMARY = (
     "identity",
-    "worst",
-    "SCR",
-    "confused",
+    "same",
     "copies",
     "diversity",
-    "Vendi",
     CLIP,
-    "leaning",
-    "published",
 )
 
 
@@ -78,7 +72,6 @@ class ModelVerdict:
         behind: methods that a test finds below another one in identity, so that no other number of them is marked.
         tested: the methods that are tested against each other. family: that in words, and the correction.
         pairs: metric -> the differences of methods, in both directions.
-        matrices: of the methods with images that are nearer to another subject.
     """
 
     model: str
@@ -94,7 +87,6 @@ class ModelVerdict:
     tested: list[str]
     family: str
     pairs: dict[str, Pairs]
-    matrices: list[SubjectMatrix]
     chart: Chart | None
 
     @property
@@ -120,7 +112,7 @@ def verdict(result: Result) -> ModelVerdict | None:
     numbers = {name: numbers[name] for name in order}
     finding = _on_methods(numbers, copies, comparisons.get("identity", []))
 
-    details = [*finding.details, *_on_confusion(numbers), *_on_copies(numbers, copies)]
+    details = [*finding.details, *_on_copies(numbers, copies)]
     if any(row.get("copies") == NOT_CHECKED for row in rows.values()):
         details.append("Copies were not checked: images show several subjects.")
     if compared_on := result.settings.get("compared_on"):
@@ -140,7 +132,6 @@ def verdict(result: Result) -> ModelVerdict | None:
         tested=[name for name in numbers if name in compared],
         family=f"{_capitalized(tested_family(result))}." if comparisons else "",
         pairs={metric: _both_ways(tests) for metric, tests in comparisons.items()},
-        matrices=subject_matrices(result, numbers),
         chart=_chart(numbers),
     )
 
@@ -160,13 +151,11 @@ def _columns(rows: Numbers) -> dict[str, tuple[float, float]]:
     for numbers in rows.values():
         for metric, value in numbers.items():
             values.setdefault(metric, []).append(value)
-    stems = {metric: metric.partition("@")[0] for metric in values}
-    shown = sorted(
-        (metric for metric in values if stems[metric] in _SUMMARY), key=lambda metric: _SUMMARY.index(stems[metric])
-    )
 
     columns = {}
-    for metric in shown:
+    for metric in _SUMMARY:
+        if metric not in values:
+            continue
         ends = [*_ends(values[metric]), 0.0]
         low, high = min(ends), max(ends)
         if low == high:  # all are 0
@@ -191,8 +180,6 @@ def _on_methods(rows: Numbers, copies: Sequence[str], comparisons: Sequence[Comp
     details = []
     if "real" in rows[best]:
         details.append(f"Real photos of the subjects reach {number(rows[best]['real'].value)} among themselves.")
-    if "floor" in rows[best]:
-        details.append(f"The same prompts without references reach {number(rows[best]['floor'].value)}.")
 
     among = without = ""
     if copies:
@@ -236,25 +223,6 @@ def _lead(comparison: Comparison | None) -> str:
         interval = f"95\u00a0% interval {number(comparison.low)} to {number(comparison.high)}"
     difference = number(comparison.difference)
     return f"on equal prompts and seeds, it leads by {difference} ({interval}, p = {comparison.p_holm:.3f})"
-
-
-def _on_confusion(rows: Numbers) -> list[str]:
-    """A sentence on the methods with a larger share of images nearer to another subject than real photos have."""
-    shares = []
-    real_photos = "unknown for real photos: subjects have one"
-    with_share = [(name, numbers["confused"]) for name, numbers in rows.items() if "confused" in numbers]
-    for name, confused in sorted(with_share, key=lambda item: -item[1].value):
-        share_of_real = 0.0
-        real = rows[name].get("real confused")
-        if real is not None:
-            share_of_real = real.value
-            real_photos = f"{100 * share_of_real:.3g}\u00a0% of real photos"
-        if confused.value > share_of_real:
-            images = round(confused.value * confused.count, 1)
-            shares.append(f"{images:g} of {confused.count} images by {name}")
-    if not shares:
-        return []
-    return [f"{', '.join(shares)} are nearer to another subject's photos than to their own subject's ({real_photos})."]
 
 
 def _on_copies(rows: Numbers, copies: Sequence[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Which of several groups of references is an item nearest to? Over equally many references of each group.
+"""Is an item nearer to the references of another group than to those of its own? Over equally many of each group.
 
 A mean over few references varies more than one over many, so a group with few references would be the nearest one by
 chance more often. Each draw therefore takes equally many of each group.
@@ -17,7 +17,7 @@ Ints = NDArray[np.int64]
 DRAWS = 100  # of references
 
 
-def nearest_groups(
+def confused_shares(
     similarities: ArrayLike,
     group: ArrayLike,
     right: ArrayLike,
@@ -26,9 +26,9 @@ def nearest_groups(
     draws: int = DRAWS,
     seed: int = 0,
 ) -> Array:
-    """The share of draws in which each group is the nearest to an item, by the mean similarity to its references.
+    """The share of draws in which another group than the right one is the nearest to an item; ties count half.
 
-    If the right group ties with others, it counts half, and the others share the other half.
+    The nearest group has the highest mean similarity of its references.
 
     Args:
         similarities: (N, R) of items to references, higher = more alike; NaN leaves a reference out for an item.
@@ -37,7 +37,7 @@ def nearest_groups(
         draws: of references; one is enough, and made, if no group has more than `size` for any item.
 
     Returns:
-        Shape (N, G); each row sums to 1.
+        Shape (N,).
     """
     table = np.asarray(similarities, dtype=np.float64)
     groups = np.asarray(group, dtype=np.int64)
@@ -48,14 +48,19 @@ def nearest_groups(
         draws = 1
 
     rng = np.random.default_rng(seed)
-    shares = np.zeros((len(table), len(columns_of_group)))
+    rows = np.arange(len(table))
+    confused = np.zeros(len(table))
     for _ in range(draws):
-        means = np.empty_like(shares)
+        means = np.empty((len(table), len(columns_of_group)))
         for number, columns in enumerate(columns_of_group):
             shuffled = rng.permutation(columns)
             means[:, number] = _mean_of_first(table[:, shuffled], size)
-        shares += _nearest(means, right_groups)
-    return shares / draws
+        scores = comparable(means)
+        of_right = scores[rows, right_groups]
+        scores[rows, right_groups] = -np.inf
+        best_wrong = scores.max(1)
+        confused += np.where(best_wrong == of_right, 0.5, best_wrong > of_right)
+    return confused / draws
 
 
 def _mean_of_first(similarities: Array, size: int) -> Array:
@@ -67,20 +72,3 @@ def _mean_of_first(similarities: Array, size: int) -> Array:
     sums = np.where(is_drawn, similarities, 0).sum(1)
     means: Array = np.where(is_drawn.sum(1) == size, sums / size, -np.inf)
     return means
-
-
-def _nearest(means: Array, right: Ints) -> Array:
-    """1 for the nearest group of each row of means (N, G), half of it in ties with the right one."""
-    rows = np.arange(len(means))
-    scores = comparable(means)
-    right_scores = scores[rows, right]
-    wrong_scores = scores.copy()
-    wrong_scores[rows, right] = -np.inf
-    best_wrong = wrong_scores.max(1)
-
-    confused = np.where(best_wrong > right_scores, 1.0, 0.0)
-    confused[best_wrong == right_scores] = 0.5
-    is_best = wrong_scores == best_wrong[:, None]
-    shares: Array = is_best * (confused / is_best.sum(1))[:, None]
-    shares[rows, right] = 1 - confused
-    return shares

@@ -58,7 +58,7 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Manifest]:
     photos = {"references": str(root / "refs"), "training": str(root / "train")}
     methods = read_outputs(root / "out", PATTERN, **photos)  # type: ignore[arg-type]
     models = {"hsv": open_model("hsv"), "CLIP-T": clip}
-    [result] = run_generator(methods, models, settings, GeneratorOptions(by=("subject",), scr=(0.5,)))
+    [result] = run_generator(methods, models, settings, GeneratorOptions(by=("subject",), threshold=0.5))
     return result, methods
 
 
@@ -97,7 +97,7 @@ def test_every_column_may_be_absent(full: tuple[Result, Manifest], monkeypatch: 
         texts = [tables.table([less], width=70), tables.markdown([less]), tables.latex([less])]
         assert all("identity" in text for text in texts), name
         absent.append(name)
-    assert {"real", "copies", "leaning", "diversity", "CLIP-T", "intervals", "images copied"} <= set(absent)
+    assert {"real", "copies", "same", "diversity", "CLIP-T", "intervals", "images copied"} <= set(absent)
 
 
 def test_every_field_of_a_score_may_be_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

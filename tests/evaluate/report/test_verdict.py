@@ -1,4 +1,4 @@
-"""The first screen of pages of generators and checkpoints: what it says in words."""
+"""The first screen of pages of generators: what it says in words."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from itertools import combinations
 import pytest
 
 from idmetric.evaluate.protocols.common.result import Result, Row, Value
-from idmetric.evaluate.report.subject_matrix import subject_matrices
 from idmetric.evaluate.report.verdict import ModelVerdict, verdict
 from idmetric.pages.chart import Scale
 
@@ -26,7 +25,7 @@ def of(
 ) -> ModelVerdict:
     """The verdict on methods with these identities and shares of copies; differences have this spread and p."""
     rows: list[Row] = [
-        {"method": name, "group": "all", "identity": number(value), "worst": number(value - 0.1, None),
+        {"method": name, "group": "all", "identity": number(value), "same": number(value, None),
          "real": number(0.7), "copies": number((copies or {}).get(name, 0.0)), "diversity": number(0.9 - value)}
         for name, value in identity.items()
     ]  # fmt: skip
@@ -52,7 +51,7 @@ def test_the_best_method_is_named_with_its_lead_and_interval() -> None:
         "Real photos of the subjects reach 0.700 among themselves.",
     ]
     assert list(found.rows) == ["near", "mid", "far"]
-    assert list(found.columns) == ["identity", "worst", "copies", "diversity"]
+    assert list(found.columns) == ["identity", "same", "copies", "diversity"]
 
 
 def test_methods_that_the_test_cannot_tell_apart_share_the_first_place() -> None:
@@ -128,46 +127,6 @@ def test_a_number_of_a_method_behind_in_identity_is_not_praised() -> None:
     assert found.family == "Tested: 1 comparison, of near with wild."
 
 
-@pytest.mark.parametrize(
-    ("shares", "real", "sentence"),
-    [
-        ({"a": 0.5, "b": 0.0, "c": 1.0}, 0.1, "24 of 24 images by c, 12 of 24 images by a are nearer"),
-        ({"a": 0.1, "b": 0.05, "c": 0.0}, 0.1, None),  # no more than real photos of look-alikes
-        ({"a": 0.0, "b": 0.0, "c": 0.1}, None, "2.4 of 24 images by c are nearer"),
-    ],
-)
-def test_confused_images_are_a_sentence_where_real_photos_are_confused_less(
-    shares: dict[str, float], real: float | None, sentence: str | None
-) -> None:
-    rows: list[Row] = []
-    for name, share in shares.items():
-        row: Row = {"method": name, "group": "all", "identity": number(0.5), "confused": number(share)}
-        if real is not None:
-            row["real confused"] = number(real)
-        rows.append(row)
-    found = verdict(Result("generator", "tiny", rows))
-    assert found is not None
-    details = [detail for detail in found.details if "nearer to another" in detail]
-    assert len(details) == (sentence is not None)
-    if sentence:
-        known = "10\u00a0% of real photos" if real else "unknown for real photos: subjects have one"
-        assert details[0].startswith(sentence)
-        assert details[0].endswith(f"({known}).")
-
-
-def test_a_matrix_shows_the_subjects_with_the_most_confused_images() -> None:
-    result = Result("generator", "tiny", [])
-    for subject in range(20):
-        name, rest = f"s{subject:02d}", f"s{(subject + 1) % 20:02d}"
-        result.keep("nearest_subjects", method=["m"] * 2, subject=[name] * 2, nearest=[name, rest],
-                    images=[30 - subject, subject])  # fmt: skip
-    result.keep("nearest_subjects", method=["right"], subject=["s00"], nearest=["s00"], images=[30])
-    [matrix] = subject_matrices(result, ["right", "m"])
-    assert (matrix.method, matrix.hidden) == ("m", 8)
-    assert matrix.subjects == ["s00", *(f"s{k:02d}" for k in range(9, 20))]
-    assert matrix.share("s15", "s16") == 0.5
-
-
 def test_differences_hold_in_both_directions() -> None:
     pairs = of({"a": 0.6, "b": 0.61, "c": 0.2}).pairs
     assert list(pairs) == ["identity"]
@@ -181,7 +140,7 @@ def test_differences_hold_in_both_directions() -> None:
 def test_the_range_of_bars_holds_zero_and_all_intervals() -> None:
     assert of({"a": 0.5, "b": -0.25}).columns["identity"] == pytest.approx((-0.27, 0.52))
     assert of({"a": 0.5, "b": 0.25}).columns["identity"] == pytest.approx((0, 0.52))
-    assert of({"a": 0.1, "b": 0.1}).columns["worst"] == (0, 1)
+    assert of({"a": 0.1, "b": 0.1}).columns["copies"] == (0, 1)
 
 
 def test_other_protocols_have_no_verdict() -> None:

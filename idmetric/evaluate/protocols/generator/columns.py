@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
@@ -13,7 +11,7 @@ import numpy as np
 from idmetric.evaluate.protocols.common import intervals
 from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths, free, known, listed, texts
 from idmetric.evaluate.protocols.common.intervals import COSINE, DISTANCE, SHARE
-from idmetric.evaluate.protocols.common.result import Result, Row, Value
+from idmetric.evaluate.protocols.common.result import Result, Row
 from idmetric.evaluate.protocols.common.scorers import (
     Bound,
     EvalSettings,
@@ -23,9 +21,7 @@ from idmetric.evaluate.protocols.common.scorers import (
     slices,
 )
 from idmetric.evaluate.protocols.common.table_columns import Column
-from idmetric.evaluate.protocols.generator.grades import CONSISTENCY, GRADE
 from idmetric.evaluate.protocols.generator.images import Copies, Images, MethodScores, Names, Place
-from idmetric.evaluate.protocols.generator.options import CopyingOptions
 from idmetric.evaluate.protocols.generator.pattern import REFERENCE, TRAINING
 from idmetric.metric.distance.ties import comparable
 from idmetric.scoring.copies import THRESHOLD, compare_prints, take_print
@@ -39,9 +35,7 @@ if TYPE_CHECKING:
 
 CLIP = "CLIP-T"
 NOT_CHECKED = "not checked"
-NO_SCR = "SCR by a calibration needs images of one subject"
-SEVERAL = f"images show several subjects: copies are not checked, and {NO_SCR}"
-STATES = ("matched", "missing", "doubled", "blended")
+STATES = ("matched", "missing", "doubled")
 
 
 COLUMNS = {
@@ -49,15 +43,21 @@ COLUMNS = {
     "real": Column(
         "mean similarity of each reference to the others of its subject, copies once: what real photos get", 0
     ),
+    "same": Column("share of images of the same subject as the references: a mean distance up to a threshold"),
+    "real same": Column("the same share of the references, each compared with the others of its subject", 0),
+    "weakest": Column("mean over images of the lowest identity of their subjects, in -1..1"),
+    "coverage": Column("share of subjects that are found in a region of their image (--regions)"),
+    "matched": Column("share of subjects with exactly one region that counts as them"),
+    "missing": Column("share of subjects without a region that counts as them", -1),
+    "doubled": Column("share of subjects with several regions that count as them", -1),
     "copies": Column(
         "share of images, or of subjects in them, that repeat a reference's or training image's pixels", -1
     ),
-    "leaning": Column(
-        "how much nearer images are to training images (1) than to references (-1)", -1, "MultiID-Bench, copy-paste"
-    ),
     "diversity": Column("mean distance of images of one prompt that differ by seed, in 0..2"),
-    "Vendi": Column("effective number of different images of a prompt, from 1", 1, "Friedman and Dieng 2023, Eq. 1"),
     "CLIP-T": Column("mean cosine of image and prompt, in -1..1", 1, "CLIPScore without factor and clamp"),
+    "p": Column(
+        "sign-flip test over subjects of the differences in identity, corrected by Holm for all comparisons", 0
+    ),
 }
 
 
@@ -68,34 +68,16 @@ def refuse_judges(models: Models) -> None:
         raise ValueError(f"{', '.join(judges)}: judges score pairs one by one; leave them out")
 
 
-def with_clip(models: Models, options: CopyingOptions, settings: EvalSettings) -> Models:
-    """The models, with the dual encoder of --clip-t among them."""
-    if options.clip_t is None:
-        return models
-    from idmetric.evaluate.protocols.common.dual_encoder import DualEncoder
-
-    return {**models, CLIP: DualEncoder(options.clip_t, device=settings.device)}
-
-
 # Notes
 
 
-def notes_on(data: Manifest, images: Images, held_out: bool, floor: Images | None = None) -> list[str]:
-    """Notes on missing places, on subjects without images, and on references seen in training.
-
-    Args:
-        floor: images of the same prompts without references, if they are asked for.
-    """
+def notes_on(data: Manifest, images: Images, held_out: bool) -> list[str]:
+    """Notes on missing places, on subjects without images, and on references seen in training."""
     notes = []
     count = len(set(images.places()))
     for method, places in images.missing().items():
         names = listed("/".join(filter(None, place)) for place in places)
         notes.append(f"{method} lacks {len(places)} of {count} combinations of subject, prompt and seed: {names}")
-    if floor is not None:
-        lacking = set(images.places()) - set(floor.places())
-        if lacking:
-            names = listed("/".join(filter(None, place)) for place in sorted(lacking))
-            notes.append(f"the floor lacks {len(lacking)} of {count} combinations of subject, prompt and seed: {names}")
     unused = [name for name in images.references if name not in images.subject]
     if unused:
         notes.append(f"no images of {len(unused)} subjects with references: {listed(unused)}")
@@ -229,17 +211,17 @@ def prompt_fidelity(images: Images, bound: Bound, models: Models, notes: list[st
 # Rows
 
 
-def columns_of(images: Images, scores: MethodScores, chosen: Truths, settings: EvalSettings) -> Row:
-    """The numbers of some images (G,) of a method, such as identity, real, confused, copies, diversity and CLIP-T."""
-    real = np.array([scores.real.get(subject, np.nan) for subject in images.subject])
+def columns_of(
+    images: Images, scores: MethodScores, chosen: Truths, least: float | None, settings: EvalSettings
+) -> Row:
+    """The numbers of some images of a method, such as identity, real, copies, diversity and CLIP-T.
+
+    Args:
+        chosen: (G,). least: the similarity from which an image is of the same subject; None: no share of these.
+    """
     row: Row = {}
 
-    def add(
-        name: str,
-        values: Array | None,
-        limits: intervals.Range,
-        numbers: Ints | None = None,
-    ) -> None:
+    def add(name: str, values: Array | None, limits: intervals.Range, numbers: Ints | None = None) -> None:
         """Add a mean over values of each image, or of the images of these numbers."""
         if values is None:
             return
@@ -250,46 +232,34 @@ def columns_of(images: Images, scores: MethodScores, chosen: Truths, settings: E
             row[name] = intervals.mean(values[defined], images.subject[numbers[defined]], settings, limits=limits)
 
     add("identity", scores.identity, COSINE)
+    _add_weakest(row, images, scores, chosen, settings)
+    add("real", scores.real_of_images(images.subject), COSINE)
+    if least is not None:
+        add("same", (comparable(scores.identity) >= comparable(least)).astype(float), SHARE)
+        add("real same", scores.real_of_images(images.subject, least), SHARE)
     if scores.seen is not None:
         add("coverage", scores.seen.is_found.astype(float), SHARE)
         for state in STATES:
             shown = (scores.seen.state == state).astype(float)
             add(state, np.where(scores.seen.state == "", np.nan, shown), SHARE)
-    add("real", real, COSINE)
-    add("floor", scores.floor, COSINE)
-    if scores.floor is not None:
-        span = real - scores.floor
-        defined = chosen & ~np.isnan(span)
-        if span[defined].sum() > 0:
-            above = (scores.identity - scores.floor)[defined]
-            share = intervals.ratio(above, span[defined], images.subject[defined], settings, limits=intervals.ANY)
-            row["above floor"] = replace(share, count=int(defined.sum()))
-    if scores.confusion is not None:
-        confusion = scores.confusion
-        add("confused", confusion.confused, SHARE)
-        real_confused = [confusion.real.get(number, np.nan) for number in confusion.right.tolist()]
-        add("real confused", np.array(real_confused), SHARE)
-        has_chance = chosen & (confusion.chance > 0)
-        if has_chance.any():
-            chance = float(confusion.chance[has_chance].mean())
-            row["chance confused"] = Value(chance, None, None, int(has_chance.sum()))
     if scores.copies is not None:
         add("copies", (scores.copies.agreement >= THRESHOLD).astype(float), SHARE)
-    add("leaning", scores.leaning, (-1.0, 1.0))
     add("diversity", scores.diversity, DISTANCE, numbers=scores.several)
-    add("Vendi", scores.vendi, (1.0, math.inf), numbers=scores.several)
     add(CLIP, scores.fidelity, COSINE)
-    for name in (GRADE, CONSISTENCY):
-        if name in scores.grades:
-            add(name, scores.grades[name][images.once], intervals.POSITIVE, numbers=images.once)
     return row
 
 
-def means_of(values: Array, subject: Names) -> dict[str, float]:
-    """Subject -> mean of its images."""
-    names, number = np.unique(subject.astype(str), return_inverse=True)
-    means = np.bincount(number, values) / np.bincount(number)
-    return dict(zip(names.tolist(), means.tolist(), strict=True))
+def _add_weakest(row: Row, images: Images, scores: MethodScores, chosen: Truths, settings: EvalSettings) -> None:
+    """Add the mean over images of the lowest identity of their subjects, if any image should show several."""
+    lowest, together = [], []
+    for members in images.scenes:
+        shown = members[chosen[members]]
+        if len(shown):
+            lowest.append(scores.identity[shown].min())
+            together.append(" + ".join(images.subject[shown]))
+    if len(lowest) < chosen.sum():
+        names = np.array(together, dtype=object)
+        row["weakest"] = intervals.mean(np.array(lowest), names, settings, limits=COSINE)
 
 
 def image_items(images: Images, scores: MethodScores, ids: Names) -> dict[str, Any]:
@@ -308,22 +278,14 @@ def image_items(images: Images, scores: MethodScores, ids: Names) -> dict[str, A
         columns["state"] = scores.seen.state
         columns["threshold"] = known(scores.seen.threshold)
         columns["threshold_source"] = scores.seen.threshold_source
-    if scores.confusion is not None:
-        subjects = np.array(scores.confusion.subjects, dtype=object)
-        columns["nearest_subject"] = subjects[scores.confusion.nearest.argmax(1)]
-        columns["confused"] = known(scores.confusion.confused)
     if scores.copies is not None:
         is_copy = scores.copies.agreement >= THRESHOLD
         columns["copy"] = is_copy
         columns["copy_agreement"] = scores.copies.agreement
         columns["copied"] = ids[scores.copies.original]
         columns["copied"][~is_copy] = None
-    if not np.isnan(scores.leaning).all():
-        columns["leaning"] = known(scores.leaning)
     if scores.fidelity is not None:
         columns["clip_t"] = known(scores.fidelity)
-    for name, grades in scores.grades.items():
-        columns[name.replace(" ", "_")] = known(grades)
     return columns
 
 
@@ -361,7 +323,6 @@ def keep_items(
     scores: MethodScores,
     data: Manifest,
     by: Sequence[str],
-    limits: Mapping[str, float],
     result: Result,
 ) -> None:
     """Keep the scores of each image and subject."""
@@ -372,6 +333,7 @@ def keep_items(
         columns.setdefault(name, values[images.rows])
     result.keep("images", **columns)
 
+    real_of = {subject: float(similarities.mean()) for subject, similarities in scores.real.items()}
     for method in images.methods:
         for subject in sorted(set(images.subject[images.method == method])):
             members = np.flatnonzero((images.method == method) & (images.subject == subject))
@@ -384,9 +346,8 @@ def keep_items(
                 method=[method],
                 subject=[subject],
                 identity=[float(mean)],
-                real=[scores.real.get(subject)],
+                real=[real_of.get(subject)],
                 images=[len(members)],
-                **{name: [bool(comparable(mean) < comparable(tau))] for name, tau in limits.items()},
             )
 
     for members in images.scenes:

@@ -1,4 +1,4 @@
-"""Which subject does each generated image show? The one with the nearest references, among all subjects."""
+"""Is a generated image nearer to the references of another subject than to those of its own?"""
 
 from __future__ import annotations
 
@@ -7,53 +7,72 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.evaluate.protocols.common.columns import Ints
-from idmetric.evaluate.protocols.common.result import Result
-from idmetric.evaluate.protocols.common.scorers import Scorer, slices
-from idmetric.evaluate.protocols.generator.images import Confusion, Images, are_cosines
-from idmetric.evaluate.statistics.nearest_group import nearest_groups
+from idmetric.evaluate.protocols.common.columns import Array, Ints
+from idmetric.evaluate.protocols.common.scorers import Scorer, VectorScorer, slices
+from idmetric.evaluate.protocols.generator.images import Images
+from idmetric.evaluate.statistics.nearest_group import confused_shares
 
 _NUMBERS = 2**24  # of a table of similarities at once
 
 
-def confusion_of(images: Images, photos: Mapping[str, Ints], scorer: Scorer, seed: int) -> Confusion | None:
-    """Find the nearest subject of each image, by its mean similarity to equally many references of each subject.
+def note_on_confusion(images: Images, photos: Mapping[str, Ints], scorer: Scorer, seed: int) -> list[str]:
+    """A sentence on the methods with more images that are nearer to another subject than real photos are.
 
-    That is as many as each subject with images has; a subject without images and with fewer references does not
-    compete, nor do the other subjects of an image of several. Real photos are compared with one reference fewer, which
-    makes their share a little too high.
+    An image is compared with equally many references of each subject, as many as each subject with images has. Real
+    photos are compared with one reference fewer, which makes their share a little too high.
 
     Args:
         photos: subject -> rows of its distinct references, of all subjects.
 
     Returns:
-        None for one subject, and without cosines: other similarities of all images to all references are slow.
+        Empty for one subject, and without cosines: other similarities of all images to all references are slow.
     """
-    if len(photos) < 2 or not are_cosines(scorer):
-        return None
-    subjects = list(photos)
-    number_of = {subject: number for number, subject in enumerate(subjects)}
+    if len(photos) < 2 or not isinstance(scorer, VectorScorer) or scorer.distance != "cls":
+        return []
     references = np.concatenate(list(photos.values()))
     counts = np.array([len(rows) for rows in photos.values()])
-    group = np.repeat(np.arange(len(subjects)), counts)
-
+    group = np.repeat(np.arange(len(photos)), counts)
+    number_of = {subject: number for number, subject in enumerate(photos)}
     right = np.array([number_of[subject] for subject in images.subject])
     size = int(counts[right].min())
-    competes = _competing(images, right, len(subjects)) & (counts >= size)
-    nearest = np.empty(competes.shape)
+    confused = _of_images(images, scorer, references, group, right, size, seed)
+    share_of_subject = _of_photos(scorer, references, group, size, seed)
+    real = np.array([share_of_subject.get(number, np.nan) for number in right])
+
+    words = "unknown for real photos: subjects have one"
+    shares = []
+    for method in images.methods:
+        is_of_method = (images.method == method) & ~np.isnan(confused)
+        if not is_of_method.any():
+            continue
+        share_of_real = 0.0
+        is_known = is_of_method & ~np.isnan(real)
+        if is_known.any():
+            share_of_real = float(real[is_known].mean())
+            words = f"{100 * share_of_real:.3g} % of real photos"
+        share = float(confused[is_of_method].mean())
+        if share > share_of_real:
+            count = round(confused[is_of_method].sum(), 1)
+            shares.append((share, f"{count:g} of {is_of_method.sum()} images by {method}"))
+    if not shares:
+        return []
+    shares.sort(key=lambda item: -item[0])
+    listing = ", ".join(text for _, text in shares)
+    return [f"WARNING: {listing} are nearer to another subject's photos than to their own subject's ({words})"]
+
+
+def _of_images(
+    images: Images, scorer: Scorer, references: Ints, group: Ints, right: Ints, size: int, seed: int
+) -> Array:
+    """The share (G,) of draws of references in which another subject is nearer; NaN where no other one competes."""
+    counts = np.bincount(group)
+    competes = _competing(images, right, len(counts)) & (counts >= size)
+    confused = np.empty(len(right))
     for part in slices(len(right), max(1, _NUMBERS // len(references))):
         similarities = scorer.matrix(images.rows[part], references)
         similarities[~competes[part][:, group]] = np.nan
-        nearest[part] = nearest_groups(similarities, group, right[part], size, seed=seed)
-
-    return Confusion(
-        subjects=subjects,
-        nearest=nearest,
-        right=right,
-        chance=1 - 1 / competes.sum(1),
-        real=_real(scorer, references, group, size, seed),
-        size=size,
-    )
+        confused[part] = confused_shares(similarities, group, right[part], size, seed=seed)
+    return np.where(competes.sum(1) > 1, confused, np.nan)
 
 
 def _competing(images: Images, right: Ints, subjects: int) -> NDArray[np.bool_]:
@@ -67,7 +86,7 @@ def _competing(images: Images, right: Ints, subjects: int) -> NDArray[np.bool_]:
     return competes
 
 
-def _real(scorer: Scorer, references: Ints, group: Ints, size: int, seed: int) -> dict[int, float]:
+def _of_photos(scorer: Scorer, references: Ints, group: Ints, size: int, seed: int) -> dict[int, float]:
     """Number of a subject -> the share of its references, each left out in turn, that are nearer to another subject."""
     count_of_own = np.bincount(group)[group]
     sizes = np.minimum(size, count_of_own - 1)
@@ -78,28 +97,5 @@ def _real(scorer: Scorer, references: Ints, group: Ints, size: int, seed: int) -
             part_rows = rows[part]
             similarities = scorer.matrix(references[part_rows], references)
             similarities[np.arange(len(part_rows)), part_rows] = np.nan
-            right = group[part_rows]
-            nearest = nearest_groups(similarities, group, right, int(draw_size), seed=seed)
-            confused[part_rows] = 1 - nearest[np.arange(len(part_rows)), right]
-
-    real = {}
-    for number in np.unique(group[sizes > 0]).tolist():
-        real[number] = float(confused[group == number].mean())
-    return real
-
-
-def keep_confusions(confusion: Confusion, images: Images, result: Result) -> None:
-    """Keep, of each method and subject, how many images are nearest to each subject."""
-    names = np.array(confusion.subjects, dtype=object)
-    for method in images.methods:
-        for number in np.unique(confusion.right[images.method == method]):
-            members = (images.method == method) & (confusion.right == number)
-            counts = confusion.nearest[members].sum(0)
-            shown = np.flatnonzero(counts)
-            result.keep(
-                "nearest_subjects",
-                method=[method] * len(shown),
-                subject=[names[number]] * len(shown),
-                nearest=names[shown],
-                images=counts[shown],
-            )
+            confused[part_rows] = confused_shares(similarities, group, group[part_rows], int(draw_size), seed=seed)
+    return {number: float(confused[group == number].mean()) for number in np.unique(group[sizes > 0]).tolist()}

@@ -1,6 +1,6 @@
 """Reads generated images with their references as one manifest: from folders by a pattern, or from a table.
 
-A row's free columns hold its place: x_role (generated, reference, training, floor), x_method, x_subject, x_prompt,
+A row's free columns hold its place: x_role (generated, reference, training), x_method, x_subject, x_prompt,
 x_seed, x_held_out, and a column for each further field of the pattern or column of the table.
 """
 
@@ -11,7 +11,6 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,12 +18,9 @@ from typing import TYPE_CHECKING, Any
 from idmetric.data.importers.source import ENDINGS, open_source
 from idmetric.data.manifest.errors import ManifestError
 from idmetric.evaluate.protocols.common.columns import listed
-from idmetric.evaluate.protocols.common.scorers import EvalSettings
-from idmetric.evaluate.protocols.generator.layouts import LAYOUTS, ProjectLayout, indexed, people, prompted
-from idmetric.evaluate.protocols.generator.options import OutputsOptions
 from idmetric.evaluate.protocols.generator.pattern import (
-    FLOOR,
     GENERATED,
+    LAYOUTS,
     ONLY,
     REFERENCE,
     TRAINING,
@@ -33,11 +29,8 @@ from idmetric.evaluate.protocols.generator.pattern import (
     fields_of,
     split,
 )
-from idmetric.evaluate.protocols.generator.stories import in_stories
 from idmetric.metric.errors import RequestError
-from idmetric.metric.files.output import replacing
 from idmetric.metric.images import paths
-from idmetric.metric.images.read import read_image
 from idmetric.stream.keys import key_of
 
 if TYPE_CHECKING:
@@ -46,7 +39,6 @@ if TYPE_CHECKING:
 KNOWN = ("role", "method", "subject", "prompt", "seed", "held_out")
 _YES, _NO = ("yes", "true", "1", "y"), ("no", "false", "0", "n")  # Parquet has booleans, data frames write them as text
 _SHOWN = 10
-_CELLS = ((0, 0), (1, 0), (0, 1), (1, 1))  # column, row of a grid: the order of XVerse's `split_grid`
 
 
 def read(
@@ -56,11 +48,7 @@ def read(
     layout: str | None = None,
     references: str | None = None,
     training: str | None = None,
-    benchmark: Path | None = None,
-    cells: Path | None = None,
     skip: bool = False,
-    floor: Path | None = None,
-    in_regions: bool = False,
 ) -> Manifest:
     """The manifest of outputs, references and training images.
 
@@ -69,37 +57,25 @@ def read(
         pattern, layout: of the outputs in a folder: a pattern, or the name of one of `LAYOUTS`.
         references: folder with a folder per subject, or a path with fields (`refs/{subject}/*.jpg`).
         training: images that the generators were trained on, given as references are.
-        benchmark: the file that a layout with `{index}` needs.
-        cells: folder that keeps the images of a layout with grids.
         skip: leave images out that do not match the pattern, with a warning.
-        floor: outputs for the same prompts without references, named as in `data`.
-        in_regions: whether subjects will be compared in regions, where a layout's people are subjects.
 
     Raises:
         RequestError: if images do not match, occur twice, or have no reference.
         ManifestError: for a table that cannot be used.
     """
-    chosen: ProjectLayout | None = None
+    patterns: tuple[str, str | None] | None = None
     if pattern is not None and layout is None:
-        chosen = ProjectLayout(pattern)
+        patterns = pattern, None
     elif layout is not None and pattern is None:
-        chosen = LAYOUTS[layout]
+        patterns = LAYOUTS[layout]
 
     pictures: list[GeneratedPicture] = []
     if data is not None:
-        pictures = _outputs(data, chosen, benchmark, cells, skip)
-    if floor is not None:
-        for picture in _outputs(floor, chosen, benchmark, cells and cells / FLOOR, skip):
-            if picture.role == GENERATED:
-                pictures.append(replace(picture, role=FLOOR).having(method=os.fspath(floor)))
-    if chosen is not None and chosen.people and in_regions:
-        pictures = people(pictures)
+        pictures = _outputs(data, patterns, skip)
     return as_manifest(with_photos(pictures, references, training, skip), outputs=data is not None)
 
 
-def _outputs(
-    data: Path, layout: ProjectLayout | None, benchmark: Path | None, cells: Path | None, skip: bool
-) -> list[GeneratedPicture]:
+def _outputs(data: Path, patterns: tuple[str, str | None] | None, skip: bool) -> list[GeneratedPicture]:
     """The pictures of a table or folder."""
     if not data.exists():
         data, tables = _matched(data)
@@ -109,12 +85,12 @@ def _outputs(
         return read_table(data)
     if not data.is_dir():
         raise RequestError(f"{data}: no file or folder has this name")
-    if layout is None:
+    if patterns is None:
         raise RequestError(
             f"{data} is a folder: name its layout by --pattern, such as "
             f"'{{method}}/{{subject}}/{{prompt}}_{{seed}}.png', or by --layout ({', '.join(LAYOUTS)})"
         )
-    return _of_layout(data, layout, benchmark, cells, skip)
+    return _of_folder(data, *patterns, skip)
 
 
 def _matched(pattern: Path) -> tuple[Path, list[Path]]:
@@ -129,29 +105,6 @@ def _matched(pattern: Path) -> tuple[Path, list[Path]]:
             "names in --pattern, such as '{method}/{subject}/{prompt}_{seed}.png'"
         )
     return pattern, sources
-
-
-def open_outputs(
-    data: Path | None,
-    settings: EvalSettings,
-    options: OutputsOptions,
-    training: str | None = None,
-    floor: Path | None = None,
-    in_regions: bool = False,
-) -> Manifest:
-    """`read` what the options of a command name."""
-    return read(
-        data,
-        options.pattern,
-        layout=options.layout,
-        references=options.references,
-        training=training,
-        benchmark=options.benchmark,
-        cells=None if settings.out is None else settings.out / "cells",
-        skip=settings.on_error == "skip",
-        floor=floor,
-        in_regions=in_regions,
-    )
 
 
 # Tables
@@ -172,9 +125,9 @@ def read_table(path: Path) -> list[GeneratedPicture]:
         text, mask = fields.pop("text", ""), fields.pop("mask", "")
         if not file:
             raise ManifestError(f"{path}: row {number} has no path")
-        if role not in (GENERATED, REFERENCE, TRAINING, FLOOR):
+        if role not in (GENERATED, REFERENCE, TRAINING):
             raise ManifestError(
-                f"{path}: row {number}, column 'role': {role!r} is not generated, reference, training or floor"
+                f"{path}: row {number}, column 'role': {role!r} is not generated, reference or training"
             )
         if "held_out" in fields:
             answer = fields["held_out"].lower()
@@ -201,63 +154,25 @@ def _text(value: Any) -> str:
 # Folders
 
 
-def _of_layout(
-    data: Path, layout: ProjectLayout, benchmark: Path | None, cells: Path | None, skip: bool
-) -> list[GeneratedPicture]:
-    if layout.benchmark and benchmark is None:
-        raise RequestError("this layout needs --benchmark FILE.json: its prompts and references")
-    if layout.stories and benchmark is None:
-        raise RequestError("this layout needs --benchmark FOLDER: its stories, STORY/story.json and STORY/image/")
-    if layout.grid and cells is None:
-        raise RequestError("this layout needs --out DIR: the four images of each file are kept there")
-
+def _of_folder(data: Path, pattern: str, references: str | None, skip: bool) -> list[GeneratedPicture]:
     data = Path(os.path.abspath(data))
     files = images_below(data)
-    if layout.stories and benchmark is not None:
-        shots, other_files = in_stories(data, files, Path(os.path.abspath(benchmark)))
-        refuse_unmatched(other_files, f"{data} and METHOD/.../STORY/", skip)
-        return shots
-    pictures, rest = _by_layout(data, files, layout, data.name)
+    pictures, rest = _by_patterns(data, files, pattern, references, data.name)
     if not any(picture.role == GENERATED for picture in pictures):  # the folder of one method
-        pictures, rest = _by_layout(data.parent, files, layout, data.name)
-    refuse_unmatched(rest, f"{data} and {layout.outputs!r}", skip)
-
-    if layout.prompts is not None:
-        pictures = [prompted(picture, layout.prompts) for picture in pictures]
-    if cells is not None and layout.grid:
-        pictures = list(chain.from_iterable(_cells(picture, cells) for picture in pictures))
-    if benchmark is not None and layout.benchmark is not None:
-        pictures = indexed(pictures, benchmark, layout.benchmark)
+        pictures, rest = _by_patterns(data.parent, files, pattern, references, data.name)
+    refuse_unmatched(rest, f"{data} and {pattern!r}", skip)
     return pictures
 
 
-def _by_layout(
-    folder: Path, files: Sequence[Path], layout: ProjectLayout, method: str
+def _by_patterns(
+    folder: Path, files: Sequence[Path], pattern: str, references: str | None, method: str
 ) -> tuple[list[GeneratedPicture], Sequence[Path]]:
-    """Pictures of the files that match the layout's patterns, and the other files; `method` if a pattern has none."""
+    """Pictures of the files that match the patterns, and the other files; `method` if the pattern has none."""
     photos: list[GeneratedPicture] = []
-    for role, pattern in (REFERENCE, layout.references), (TRAINING, layout.training):
-        if pattern is not None:
-            matching, files = matched(folder, files, role, fields_of(pattern))
-            photos += matching
-    output_fields = fields_of(layout.outputs)
-    outputs, files = matched(folder, files, GENERATED, output_fields, method=method)
+    if references is not None:
+        photos, files = matched(folder, files, REFERENCE, fields_of(references))
+    outputs, files = matched(folder, files, GENERATED, fields_of(pattern), method=method)
     return photos + outputs, files
-
-
-def _cells(grid: GeneratedPicture, folder: Path) -> list[GeneratedPicture]:
-    """The four images of a grid, by seed, kept in `folder`; of an odd side the last pixel is lost."""
-    image = read_image(grid.path)
-    width, height = image.width // 2, image.height // 2
-    pictures = []
-    for seed, (column, row) in enumerate(_CELLS):
-        path = folder / grid.fields["method"] / f"{grid.path.stem}_{seed}.png"
-        left, top = column * width, row * height
-        cell = image.crop((left, top, left + width, top + height))
-        with replacing(path, parents=True) as temporary:
-            cell.save(temporary, format="PNG")
-        pictures.append(replace(grid.having(seed=str(seed)), path=path))
-    return pictures
 
 
 def images_below(folder: Path) -> list[Path]:
@@ -360,7 +275,7 @@ def as_manifest(pictures: Sequence[GeneratedPicture], outputs: bool = True) -> M
             picture.fields["subject"] if picture.role == REFERENCE else None,
             os.path.abspath(picture.path),
             id=name,
-            role="context-edit" if picture.role in (GENERATED, FLOOR) else "real",
+            role="context-edit" if picture.role == GENERATED else "real",
             engine=picture.fields.get("method"),
             text=picture.text or words(picture.fields.get("prompt")),
             mask=os.path.abspath(picture.mask) if picture.mask else None,
@@ -374,7 +289,7 @@ def as_manifest(pictures: Sequence[GeneratedPicture], outputs: bool = True) -> M
 
 
 def _check_subjects(pictures: Sequence[GeneratedPicture], outputs: bool) -> None:
-    generated = {picture.fields["subject"] for picture in pictures if picture.role in (GENERATED, FLOOR)}
+    generated = {picture.fields["subject"] for picture in pictures if picture.role == GENERATED}
     shown = {picture.fields["subject"] for picture in pictures if picture.role == REFERENCE}
     if outputs and not generated:
         raise RequestError("no generated images")
@@ -412,7 +327,7 @@ def _numbered(pictures: Sequence[GeneratedPicture]) -> list[GeneratedPicture]:
     paths: dict[tuple[str, ...], Path] = {}
     numbered = []
     for picture in pictures:
-        if picture.role in (GENERATED, FLOOR):
+        if picture.role == GENERATED:
             method, subject, prompt = cell = tuple(
                 picture.fields.get(name, "") for name in ("method", "subject", "prompt")
             )

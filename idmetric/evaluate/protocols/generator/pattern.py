@@ -3,7 +3,7 @@
 | part | matches |
 |---|---|
 | `{name}` | text without a slash, at least one character; the longest that fits, from left to right |
-| `{seed}`, `{step}`, `{index}` | digits |
+| `{seed}`, `{step}` | digits |
 | `{ignore}` | as `{name}`, any number of times, and not kept |
 | `*` | any text without a slash, also none |
 
@@ -20,10 +20,18 @@ from pathlib import Path
 from idmetric.metric.errors import RequestError
 
 GENERATED, REFERENCE, TRAINING = "generated", "reference", "training"
-FLOOR = "floor"  # generated from the prompt alone, without references
 ONLY = "subject"  # the subject of a pattern or table without one
+# of outputs that projects publish: their names, and those of references in the same folder
+LAYOUTS: Mapping[str, tuple[str, str | None]] = {
+    # yuangpeng/dreambench_plus: METHOD/{src_image,tgt_image}/COLLECTION/PROMPT_IMAGE.jpg
+    "dreambench++": ("{method}/tgt_image/{subject}/{prompt}_{seed}.*", "{ignore}/src_image/{subject}/*"),
+    # TIGER-AI-Lab/ImagenHub: results/EXPERIMENT/{input,MODEL}/sample_UID.jpg
+    "imagenhub": ("{method}/sample_{subject}.jpg", "input/sample_{subject}.jpg"),
+    # OmniContext: results/METHOD/fullset/TASK/KEY.png
+    "omnicontext": ("{method}/fullset/{task}/{subject}.png", None),
+}
 Fields = Callable[[str], dict[str, str] | None]  # of a path with forward slashes; None if it is another one
-_DIGITS = ("seed", "step", "index")
+_DIGITS = ("seed", "step")
 _PART = re.compile(r"(\{[A-Za-z]\w*\}|\*)", re.ASCII)
 
 
