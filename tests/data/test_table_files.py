@@ -13,7 +13,6 @@ from PIL import Image
 
 from idmetric.data.importers.run import import_dataset
 from idmetric.data.manifest.table import read
-from idmetric.evaluate.protocols.generator.grades import _of_table as grades_of
 from idmetric.evaluate.protocols.generator.outputs import read_table as read_outputs
 from idmetric.matching.casts import read_cast
 from idmetric.matching.region_files import read_regions
@@ -60,11 +59,6 @@ READERS: dict[str, tuple[Rows, Callable[[Path], Any], Any]] = {
         [["path", "method", "subject"], ["a.png", "one", "cat"]],
         lambda path: [(picture.path.name, picture.fields) for picture in read_outputs(path)],
         [("a.png", {"method": "one", "subject": "cat"})],
-    ),
-    "grades": (
-        [["edited_image", "sementics_score", "quality_score"], ["a.png", "6.25", "4.0"]],
-        lambda path: [(answer.image, answer.grade) for answer in grades_of(path)],
-        [("a", 5.0)],
     ),
 }
 
@@ -143,7 +137,7 @@ def test_every_reader_names_the_cell_that_it_cannot_read(
         read_rows(path)
 
 
-@pytest.mark.parametrize("reader", ["pairs", "manifest", "import", "outputs", "grades"])
+@pytest.mark.parametrize("reader", ["pairs", "manifest", "import", "outputs"])
 def test_backslashes_of_windows_separate_folders(tmp_path: Path, reader: str) -> None:
     rows, read_rows, _ = READERS[reader]
     (tmp_path / "photos").mkdir()

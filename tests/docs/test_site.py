@@ -165,7 +165,7 @@ def test_the_sample_of_generators_lists_what_each_method_did(site: Path, page: A
     page.goto((site / "sample-generator.html").as_uri())
     assert page.inner_text(".verdict h2") == "good keeps identity best"
     text = page.text_content("body")
-    assert all(name in text for name in ("copy", "drift", "good", "swap", "real SCR", "drift - good"))
+    assert all(name in text for name in ("copy", "drift", "good", "swap", "real same", "drift - good"))
     assert page.locator(".scenes img").count() > 30
     assert "sample-generator.html" in (site / "protocols" / "generator.html").read_text(encoding="utf-8")
 

@@ -149,7 +149,7 @@ def test_a_column_has_a_sentence_a_direction_and_its_own_name() -> None:
         assert column.says[0].islower() or column.says[:3].isupper() or column.says[0].isupper(), name
         assert not column.says.endswith("."), name
     assert column_of("mAP@100") is SHARED["mAP"]
-    assert column_of("real SCR@0.5", "generator") is columns["generator/real SCR"]
+    assert column_of("real same", "generator") is columns["generator/real same"]
     assert column_of("identity", "sensitivity") is not column_of("identity", "generator")
     assert column_of("unheard of", "folder") is None
     assert column_of("mAP", "a protocol of somebody else") is SHARED["mAP"]

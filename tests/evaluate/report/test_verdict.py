@@ -140,7 +140,7 @@ def test_differences_hold_in_both_directions() -> None:
 def test_the_range_of_bars_holds_zero_and_all_intervals() -> None:
     assert of({"a": 0.5, "b": -0.25}).columns["identity"] == pytest.approx((-0.27, 0.52))
     assert of({"a": 0.5, "b": 0.25}).columns["identity"] == pytest.approx((0, 0.52))
-    assert of({"a": 0.1, "b": 0.1}).columns["copies"] == (0, 1)
+    assert of({"a": 0.0, "b": 0.0}).columns["same"] == (0, 1)
 
 
 def test_other_protocols_have_no_verdict() -> None:

@@ -84,7 +84,7 @@ def find(name: str) -> Protocol[Checked]:
 
 
 def column_of(name: str, protocol: str = "") -> Column | None:
-    """The meaning of a protocol's column; "mAP@100" is an mAP, "real SCR@0.5" a real SCR."""
+    """The meaning of a protocol's column; "mAP@100" is an mAP."""
     columns = SHARED
     if protocol in modules():
         columns = {**SHARED, **find(protocol).columns}

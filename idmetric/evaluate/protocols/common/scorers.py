@@ -449,7 +449,7 @@ def answered(scores: Array, where: str, notes: list[str]) -> NDArray[np.bool_]:
 
 
 def by_label(taus: Sequence[float], label: str) -> dict[str, float]:
-    """Similarities that a user gives as thresholds, each by its label, such as "SCR@0.5" of "SCR@".
+    """Similarities that a user gives as thresholds, each by its label, such as "given 0.5" of "given ".
 
     Raises:
         ValueError: for one that is not a finite number.
