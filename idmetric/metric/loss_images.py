@@ -109,7 +109,7 @@ def _log(writer: Any, pairs: Sequence[LoggedPair], step: int, name: str) -> None
         warnings.warn(
             f"these trackers take no images and are skipped: {', '.join(skipped)}; log_images(None, ...) returns the "
             "pictures for them",
-            stacklevel=5,  # above `public`
+            stacklevel=4,
         )
 
 

@@ -142,8 +142,6 @@ def test_a_match_shows_its_subjects_and_the_worst_images_first(folder: Path) -> 
     worst = found.badness.max(axis=1).argsort(kind="stable")[::-1]
     assert shown[0] == images[worst[0]]
     assert f"missing {found.nearest[worst[0]].max():.4f}" in tags.text
-    without = idmetric.match(IDSim("tiny", device="cpu"), {"zero": images[0]}, images, pages=False)
-    assert Tags(without._repr_html_()).count("img") == 0
     is_small_and_self_contained(idmetric.consistency(IDSim("tiny", device="cpu"), images)._repr_html_())
 
 

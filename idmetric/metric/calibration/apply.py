@@ -212,10 +212,10 @@ class Calibration:
             "(idmetric eval calibrate)"
         )
 
-    def warn(self, stacklevel: int = 1) -> None:
+    def warn(self) -> None:
         """Warn with `basis` unless it rests on photos; Python shows the warning once for each calling line."""
         if not self.rests_on_photos:
-            warnings.warn(self.basis, CalibrationWarning, stacklevel=stacklevel + 2)
+            warnings.warn(self.basis, CalibrationWarning, stacklevel=3)
 
     def check_model(self, model: Model) -> None:
         """Raise a CalibrationError for a model that it was not made for."""

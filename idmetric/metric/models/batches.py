@@ -98,5 +98,5 @@ def warn_of_lost_graph(images: Any) -> None:
         warnings.warn(
             "embed() builds no graph: its result passes no gradient to these images, which require one. Call "
             "metric(pixels) for features with a graph, or detach the images",
-            stacklevel=4,  # above `public`
+            stacklevel=3,
         )
