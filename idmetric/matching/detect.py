@@ -8,7 +8,7 @@ The detectors are in `detect_models`, and in `detect_patches` the one that needs
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, ClassVar
@@ -36,14 +36,12 @@ class Detections:
         scores: (N,) in [0, 1].
         labels: the word that each was found by; "" by a photo.
         masks: bool (N, H, W), or None.
-        found_for: of each, the names of the subjects with photos that it was found by; empty by words.
     """
 
     boxes: Tensor
     scores: Tensor
     labels: Sequence[str]
     masks: Tensor | None = None
-    found_for: Sequence[tuple[str, ...]] = ()
 
     @property
     def regions(self) -> list[Region]:
@@ -55,8 +53,7 @@ class Detections:
         for number, label in enumerate(self.labels):
             box = tuple(self.boxes[number].tolist())
             score = float(self.scores[number])
-            found_for = self.found_for[number] if self.found_for else ()
-            regions.append(Region(box, masks[number], label, score, found_for=found_for))
+            regions.append(Region(box, masks[number], label, score))
         return regions
 
 
@@ -112,7 +109,7 @@ class Detector:
         """
         photos = photos_of(references, masks)
         words = self.checked(words, bool(photos))
-        return self.find(read_image(image), words, {"": self.query(photos)} if photos else {})
+        return self.find(read_image(image), words, [self.query(photos)] if photos else [])
 
     def checked(self, words: Sequence[str], with_photos: bool) -> list[str]:
         """The words; errors as in `detect`."""
@@ -136,13 +133,13 @@ class Detector:
             cuts.append(piece.pixels)
         return cuts
 
-    def find(self, image: Image.Image, words: Sequence[str], queries: Mapping[str, Any]) -> Detections:
-        """Detect words, or subjects by the photos that `query` prepared, by the subjects' names."""
+    def find(self, image: Image.Image, words: Sequence[str], queries: Sequence[Any]) -> Detections:
+        """Detect words, or each subject by the photos that `query` prepared."""
         with torch.inference_mode():
             candidates = list(self.candidates(image, words, queries))
             return _distinct(candidates, image, self.overlap)
 
-    def candidates(self, image: Image.Image, words: Sequence[str], queries: Mapping[str, Any]) -> Iterable[Detections]:
+    def candidates(self, image: Image.Image, words: Sequence[str], queries: Sequence[Any]) -> Iterable[Detections]:
         """Detections above the threshold, in any order; boxes may reach out of the image."""
         raise NotImplementedError
 
@@ -156,11 +153,8 @@ def photos_of(references: Images, masks: Masks) -> list[Photo]:
 
 
 def _distinct(parts: Sequence[Detections], image: Image.Image, overlap: float) -> Detections:
-    """All detections within an image, without the less confident ones of two that overlap, most confident first.
-
-    A detection is also for the subjects that a dropped one was found for.
-    """
-    from torchvision.ops import box_iou, clip_boxes_to_image, nms, remove_small_boxes
+    """All detections within an image, without the less confident ones of two that overlap, most confident first."""
+    from torchvision.ops import clip_boxes_to_image, nms, remove_small_boxes
 
     boxes = torch.cat([part.boxes for part in parts]).float().cpu()
     boxes = clip_boxes_to_image(boxes, (image.height, image.width))
@@ -177,17 +171,8 @@ def _distinct(parts: Sequence[Detections], image: Image.Image, overlap: float) -
         has_pixels = list(map(_selects, masks[rows], boxes[rows]))
         rows = rows[has_pixels]
         masks = masks[rows]
-    found_for = []
-    if any(part.found_for for part in parts):
-        names_of_all = list(chain.from_iterable(part.found_for for part in parts))
-        is_same = box_iou(boxes[rows], boxes) > overlap
-        for row, is_same_as_row in zip(rows.tolist(), is_same, strict=True):
-            names = set(names_of_all[row])
-            for dropped in is_same_as_row.nonzero()[:, 0].tolist():
-                names.update(names_of_all[dropped])
-            found_for.append(tuple(sorted(names)))
     labels = [labels[row] for row in rows.tolist()]
-    return Detections(boxes[rows], scores[rows], labels, masks, found_for)
+    return Detections(boxes[rows], scores[rows], labels, masks)
 
 
 def _selects(mask: Tensor, box: Tensor) -> bool:

@@ -11,8 +11,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -97,7 +97,7 @@ class GroundingDino(Pretrained, Detector):
     model_class = "GroundingDinoForObjectDetection"
     parts = ("grounding-dino", "swin", "bert")
 
-    def candidates(self, image: Image.Image, words: Sequence[str], queries: Mapping[str, Any]) -> Iterator[Detections]:
+    def candidates(self, image: Image.Image, words: Sequence[str], queries: Sequence[Any]) -> Iterator[Detections]:
         """See `Detector`."""
         processor, model = self.loaded
         for word in words:
@@ -128,21 +128,20 @@ class Owlv2(Pretrained, Detector):
     model_class = "Owlv2ForObjectDetection"
     parts = ("owlv2",)
 
-    def candidates(self, image: Image.Image, words: Sequence[str], queries: Mapping[str, Any]) -> Iterator[Detections]:
+    def candidates(self, image: Image.Image, words: Sequence[str], queries: Sequence[Any]) -> Iterator[Detections]:
         """See `Detector`."""
         processor, model = self.loaded
         if words:
             prompts = [f"a photo of a {word}" for word in words]
             inputs = processor(text=[prompts], images=image, return_tensors="pt").to(model.device)
             yield self._processed(model(**inputs), self.threshold, image, words)
-        for name, photos in queries.items():
+        for photos in queries:
             for photo in photos:
                 inputs = processor(query_images=photo, images=image, return_tensors="pt").to(model.device)
                 outputs = model.image_guided_detection(**inputs)
                 outputs["pred_boxes"] = outputs["target_pred_boxes"]
                 # transformers' postprocessing of photos divides scores by the best one, which would then always be 1
-                detections = self._processed(outputs, self.photo_threshold, image, [""])
-                yield replace(detections, found_for=[(name,)] * len(detections.labels))
+                yield self._processed(outputs, self.photo_threshold, image, [""])
 
     def _processed(self, outputs: Any, threshold: float, image: Image.Image, words: Sequence[str]) -> Detections:
         processor, _ = self.loaded
@@ -169,7 +168,7 @@ class Sam3(Pretrained, Detector):
     parts = ("sam3", "clip_text_model")
     unused = ("tracker_model.", "tracker_neck.")  # the tracker of videos, in the same file
 
-    def candidates(self, image: Image.Image, words: Sequence[str], queries: Mapping[str, Any]) -> Iterator[Detections]:
+    def candidates(self, image: Image.Image, words: Sequence[str], queries: Sequence[Any]) -> Iterator[Detections]:
         """See `Detector`."""
         processor, model = self.loaded
         pixels = processor(images=image, return_tensors="pt").to(model.device)["pixel_values"]

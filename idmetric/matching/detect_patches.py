@@ -10,7 +10,7 @@ parts where the heat is above median + level (maximum - median); a region's scor
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -61,7 +61,7 @@ class PatchDetector(Detector):
         return embedding.to(self.metric.device)
 
     def candidates(
-        self, image: Image.Image, words: Sequence[str], queries: Mapping[str, Embedding]
+        self, image: Image.Image, words: Sequence[str], queries: Sequence[Embedding]
     ) -> Iterator[Detections]:
         """See `Detector`."""
         embedding = self._embedded(items_of_images([image], [None]))
@@ -69,15 +69,14 @@ class PatchDetector(Detector):
         [tokens] = patch_tokens(embedding)
         tokens = F.normalize(tokens, dim=-1)
         typical = F.normalize(tokens.mean(0), dim=0)
-        for name, subject in queries.items():
+        for subject in queries:
             [to_subject] = patch_similarity(subject, embedding, "nearest")
             to_image = tokens @ typical
             heat = where.spread(to_subject - to_image, (image.height, image.width))
             boxes, scores = hot_boxes(heat.cpu(), self.level)
             is_likely = scores > self.threshold
             boxes = boxes[is_likely]
-            count = len(boxes)
-            yield Detections(boxes, scores[is_likely], [""] * count, found_for=[(name,)] * count)
+            yield Detections(boxes, scores[is_likely], [""] * len(boxes))
 
 
 def hot_boxes(heat: Tensor, level: float) -> tuple[Tensor, Tensor]:

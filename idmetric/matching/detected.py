@@ -33,8 +33,7 @@ class DetectedRegions:
 
     Args:
         words: what to look for, see `Detector.detect`.
-        references: instead, photos of a subject, or of several by name: `Region.found_for` has the names. masks: of a
-            subject in its photos.
+        references: instead, photos of a subject, or of several by name. masks: of a subject in its photos.
         keep: a folder in which regions are kept, by image, query and detector. Files there that were damaged are
             written again, with a warning.
 
@@ -66,8 +65,8 @@ class DetectedRegions:
         self.__dict__.update(state, _lock=Lock())  # another process has a lock of its own
 
     @cached_property
-    def _queries(self) -> dict[str, object]:
-        return {name: self.detector.query(photos) for name, photos in self._photos.items() if photos}
+    def _queries(self) -> list[object]:
+        return [self.detector.query(photos) for photos in self._photos.values() if photos]
 
     @cached_property
     def signature(self) -> str:
@@ -117,8 +116,7 @@ def _read(path: Path) -> list[Region] | None:
             mask = None
             if row["mask"]:
                 mask = RunLengths(row["mask"]["code"])
-            found_for = tuple(row["found_for"])
-            regions.append(Region(tuple(row["box"]), mask, row["label"], row["score"], found_for=found_for))
+            regions.append(Region(tuple(row["box"]), mask, row["label"], row["score"]))
     except FileNotFoundError:
         return None
     except ValueError as error:

@@ -548,7 +548,6 @@ def _assigned(plan: Plan, line: Timeline, all_images: Sequence[Cutouts], distanc
         cast=np.array([image.cast for image in images], dtype=bool).reshape(len(images), len(plan.subjects)),
         aggregate=plan.aggregate,
         missing=plan.missing,
-        words=tuple(subject.word for subject in plan.subjects),
         whole=values[..., WHOLE] if plan.with_whole else None,
         features=tuple(features[encoder] for encoder in plan.encoders),
         boxes=tuple(np.array(image.boxes).reshape(-1, 4) for image in images),

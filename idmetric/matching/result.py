@@ -23,10 +23,8 @@ from idmetric.matching.changes import (
 )
 from idmetric.matching.clips import FrameInterval
 from idmetric.matching.output import Output, columns
-from idmetric.matching.regions import Region
-from idmetric.matching.similarities import Similarities
 from idmetric.matching.swaps import Sighting, swaps
-from idmetric.matching.table import WHOLE, Table
+from idmetric.matching.table import Table
 from idmetric.matching.tracks import CUT, Motion, linked, reduced, steps
 from idmetric.metric.files.tables import first_few, four
 from idmetric.scoring.records import Record, Records
@@ -50,7 +48,6 @@ class Match(Output):
         threshold_sources: where each comes from, such as "own photos"; "" without one.
         cast: (T, S), whether each subject should be in each image.
         aggregate: of a subject's references. missing: the rule for subjects that are not found, see `match`.
-        words: the class word of each subject, or "".
         whole: distances (T, S, K) of whole images, with missing="whole".
         features: of each subject and image, features (R, D) of the regions by the subject's encoder, of unit length;
             with missing="whole" the whole image's comes last.
@@ -70,7 +67,6 @@ class Match(Output):
     cast: NDArray[np.bool_]
     aggregate: Aggregate
     missing: Missing
-    words: tuple[str, ...] = ()
     whole: Tensor | None = None
     features: tuple[tuple[Array, ...], ...] = ()
     boxes: tuple[Array, ...] = ()
@@ -451,41 +447,6 @@ class Match(Output):
         if box is not None:
             row["left"], row["top"], row["right"], row["bottom"] = box
         return row
-
-    @cached_property
-    def similarities(self) -> Similarities:
-        """What published numbers are computed from."""
-        images = range(len(self.table.times))
-        subjects = range(len(self.table.subjects))
-        whole = self.whole
-        if whole is None and self._is_whole:  # regions that are whole images serve as well
-            whole = self.table.values[..., 0]
-        to_whole: list[Array] | None = None
-        frames: list[Array] | None = None
-        if whole is not None:
-            to_whole = list(1 - whole.detach().cpu().double().numpy())
-            frames = [features[WHOLE] for features in self.features[0]]
-        return Similarities(
-            images=list(self.table.times),
-            clips=list(self.table.clips),
-            seconds=list(self.table.seconds),
-            names=[self.table.subjects for _ in images],
-            words=[self.words for _ in images],
-            casts=list(self.cast),
-            to_references=[1 - self.table.at(time) for time in images],
-            aggregated=[1 - self.by_region[time, :, : len(self.table.regions[time])] for time in images],
-            whole=to_whole,
-            scores=[np.array([region.score for region in regions]) for regions in self.table.regions],
-            found_for=[[self._owners(region) for region in regions] for regions in self.table.regions],
-            features=[tuple(self.region_features(subject, time) for subject in subjects) for time in images],
-            frames=frames,
-        )
-
-    def _owners(self, region: Region) -> tuple[str, ...]:
-        """The subjects that a region was found for, or labeled with; none for a region of all."""
-        if region.label in self.table.subjects:
-            return (region.label,)
-        return tuple(name for name in region.found_for if name in self.table.subjects)
 
     def contents(self) -> dict[str, Any]:
         """Summary, worst image, subjects over time, and the surplus regions by image."""

@@ -279,48 +279,6 @@ def test_patches_of_several_subjects_are_looked_for_one_by_one(metric):
     assert both == {region.box for regions in alone for region in regions}
 
 
-def test_regions_found_by_photos_name_their_subjects(metric, tmp_path):
-    """Kept regions, too; a box that another subject's more confident one covers is that one's as well."""
-    picture, _ = scene((ANN, None, REX))
-    photos = {"ann": references(ANN, 2), "rex": references(REX, 2)}
-    detector = PatchDetector(metric=metric)
-    for _ in range(2):
-        found = match(
-            metric, photos, picture, regions=DetectedRegions(detector, references=photos, keep=tmp_path), threshold=0.25
-        )
-        regions = found.table.regions[0]
-        assert {name for region in regions for name in region.found_for} == {"ann", "rex"}
-        assert {region.label for region in regions} == {""}
-    [kept] = tmp_path.glob("*.json")
-    assert {tuple(region["found_for"]) for region in json.loads(kept.read_text())["regions"]} == {
-        region.found_for for region in regions
-    }
-
-
-@dataclass(frozen=True, kw_only=True)
-class TwoSubjects(Detector):
-    """Finds a box for each query, at places that overlap."""
-
-    boxes: dict
-
-    name = "two subjects"
-    weights = "none"
-    finds_by = ("photos",)
-
-    def candidates(self, image, words, queries):
-        for score, name in zip((0.9, 0.5), queries, strict=False):
-            yield Detections(torch.tensor([self.boxes[name]]), torch.tensor([score]), [""], found_for=[(name,)])
-
-
-def test_of_two_boxes_in_one_place_the_better_one_is_found_for_both_subjects():
-    photos = {"ann": [panel(ANN, 1)], "rex": [panel(REX, 1)]}
-    picture, _ = scene((ANN, REX))
-    for box, expected in (((2, 0, 102, 100), [("ann", "rex")]), ((112, 0, 212, 100), [("ann",), ("rex",)])):
-        detector = TwoSubjects(boxes={"ann": (0.0, 0, 100, 100), "rex": box})
-        regions = DetectedRegions(detector, references=photos)(picture)
-        assert [region.found_for for region in regions] == expected
-
-
 def test_an_even_image_has_no_regions(metric):
     assert PatchDetector(metric=metric).detect(Image.new("RGB", (64, 64)), references=[panel(ANN, 1)]).regions == []
 
