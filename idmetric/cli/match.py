@@ -123,8 +123,8 @@ def build_parser(prog: str = "idmetric match") -> Parser:
     rules.add_argument(
         "--cast",
         metavar="FILE",
-        help="the subjects that should be in each image: .csv with image,subjects, names separated by ';', or a COCO "
-        ".json with `subjects` in its images (default: all subjects)",
+        help="the subjects that should be in each image: .csv with image,subjects, names separated by ';' (default: "
+        "all subjects)",
     )
     rules.add_argument("--aggregate", choices=("best", "mean"), default="best", help="over a subject's references")
 

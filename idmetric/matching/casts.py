@@ -3,7 +3,6 @@
 cast={"story/1.png": ["cat"], "story/2.png": ["cat", "duck"], "story/3.png": []}
 cast={"clip.mp4": ["cat"], "clip.mp4 @ 2s-4.5s": ["cat", "duck"], "clip.mp4 @ 130": []}   # a clip, a part, a frame
 cast="cast.csv"        # columns image,subjects; names separated by ; or by commas in quotes
-cast="boxes.json"      # a COCO file with `subjects`, a list of names, in its images
 
 An image that is not listed has all subjects. A cast is never read from labels of regions: what a detector did not find
 has no label.
@@ -22,24 +21,11 @@ from numpy.typing import NDArray
 from idmetric.matching.clips import Moment
 from idmetric.matching.listed_paths import by_path
 from idmetric.metric.errors import RequestError
-from idmetric.metric.files import StrPath, json_file
+from idmetric.metric.files import StrPath
 from idmetric.metric.files.tables import cell_name, first_few, read_table
 
 Cast = Mapping[str, Sequence[str]]  # image, clip, or part of a clip -> names of subjects
 _PART = re.compile(r"(.+) @ ([0-9.]+)s-([0-9.]+)s")
-
-
-def cast_mapping(cast: Cast | StrPath | None, regions: object = None) -> Cast | None:
-    """The cast of a request, see this module, or the `subjects` in its file of regions; None without any.
-
-    Raises:
-        RequestError: for a file that cannot be read.
-    """
-    if cast is None and _is_json(regions):
-        return _of_coco(json_file.read(str(regions)))
-    if isinstance(cast, str | os.PathLike):
-        return read_cast(cast)
-    return cast
 
 
 def cast_of(cast: Cast | None, moments: Sequence[Moment], subjects: Sequence[str]) -> NDArray[np.bool_]:
@@ -145,52 +131,23 @@ def _seconds(text: str, key: str) -> float:
 
 
 def read_cast(path: StrPath) -> Cast:
-    """The cast in a CSV file with the columns image,subjects, or in a COCO file; RequestError naming the file."""
+    """The cast in a CSV file with the columns image,subjects; RequestError naming the file."""
     name = os.fspath(path)
+    cast: dict[str, list[str]] = {}
     try:
-        if name.lower().endswith(".json"):
-            cast = _of_coco(json_file.read(name))
-            if not cast:
-                raise RequestError(f"{name}: none of its images has `subjects`, a list of names")
-            return cast
-        return _of_table(name)
+        table = read_table(name, needed=("image", "subjects"))
+        for number, row in table.records():
+            if row["image"] is None:
+                raise RequestError(f"{name}: {cell_name(number, 'image')} is empty")
+            members = cast.setdefault(str(row["image"]), [])  # several rows of one image add up
+            names = row["subjects"]
+            if not isinstance(names, list):
+                names = re.split("[;,]", str(names or ""))
+            members.extend(str(member).strip() for member in names if str(member).strip())
     except RequestError:
         raise
     except OSError as error:
         raise RequestError(f"cannot read the cast {name}: {error.strerror or error}") from error
     except ValueError as error:
         raise RequestError(f"cannot read the cast {name}: {error}") from error
-
-
-def _of_table(path: str) -> Cast:
-    table = read_table(path, needed=("image", "subjects"))
-    cast: dict[str, list[str]] = {}
-    for number, row in table.records():
-        if row["image"] is None:
-            raise RequestError(f"{path}: {cell_name(number, 'image')} is empty")
-        members = cast.setdefault(str(row["image"]), [])  # several rows of one image add up
-        names = row["subjects"]
-        if not isinstance(names, list):
-            names = re.split("[;,]", str(names or ""))
-        members.extend(str(name).strip() for name in names if str(name).strip())
     return cast
-
-
-def _of_coco(content: object) -> Cast:
-    """The `subjects` of the images of a COCO file; empty if there are none."""
-    cast: dict[str, list[str]] = {}
-    images = content.get("images") if isinstance(content, Mapping) else None
-    if not isinstance(images, list):
-        return cast
-    for image in images:
-        if not isinstance(image, Mapping) or "subjects" not in image:
-            continue
-        names = image["subjects"]
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise RequestError(f"`subjects` of {image.get('file_name')} is {names!r}: give a list of names")
-        cast[str(image.get("file_name"))] = names
-    return cast
-
-
-def _is_json(regions: object) -> bool:
-    return isinstance(regions, str | os.PathLike) and str(regions).lower().endswith(".json")

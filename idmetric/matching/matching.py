@@ -213,8 +213,8 @@ def match(
         calibration: as in `idmetric.score`; default the model's stored one, if it is of this distance. 5 % of its
             pairs of two identities are within its threshold; if it does not list that one, the nearest lower one is
             taken.
-        cast: the subjects that should be in each image, see `matching.casts`; default all, or the `subjects` in the
-            file of regions. A subject outside the cast is not missing.
+        cast: the subjects that should be in each image, see `matching.casts`; default all. A subject outside the cast
+            is not missing.
         refine: decode all frames between two frames in use that differ in states, for the exact times of
             `Match.changes`. Where regions or casts are listed frame by frame, these times stay intervals.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -9,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.matching.casts import Cast, cast_between, cast_mapping, cast_of
+from idmetric.matching.casts import Cast, cast_between, cast_of, read_cast
 from idmetric.matching.clips import Clip, FrameInterval, Timeline, sources_of, timeline
 from idmetric.matching.orientation import Drawn
 from idmetric.matching.region_files import RegionSource, regions_between, regions_for
@@ -86,7 +87,7 @@ class MatchRequest:
         if on_error == "fail" and source.problems:
             number, reason = next(iter(source.problems.items()))
             raise ImageReadError(line.names[number], reason)
-        listed_cast = cast_mapping(cast, regions)
+        listed_cast = read_cast(cast) if isinstance(cast, str | os.PathLike) else cast
         casts = cast_of(listed_cast, line.moments, names)
         return cls(line, choice, kind, regions, listed_cast, names, labels, source, casts, regions_of)
 
