@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 import warnings
 from dataclasses import replace
 
@@ -342,25 +341,3 @@ def test_consistency_of_stills_and_clips_apart_and_by_regions(metric, movie):
     (alone,) = consistency(metric, stills[0]).rows
     assert alone["mean"] is None
     assert alone["frames"] == 1
-
-
-# Published numbers, by an encoder with known features: the color of a picture
-
-
-def colors(angles):
-    """A clip of plain pictures with features at these angles, from 0 to 90 degrees."""
-    pictures = []
-    for angle in angles:
-        red, green = round(250 * math.cos(angle)), round(250 * math.sin(angle))
-        pictures.append(Image.new("RGB", (16, 16), (red, green, 0)))
-    return pictures
-
-
-def mean_color(images):
-    return np.stack([np.asarray(image, float).reshape(-1, 3).mean(0) for image in images])
-
-
-def by_color(metric, *clips, fps=8.0, **options):
-    sources = [Clip(colors(angles), fps=fps, name=f"clip {number}") for number, angles in enumerate(clips)]
-    reference = {"red": colors([0.0])}
-    return match(metric, reference, sources, frames="all", encoders={"red": mean_color}, **options)
