@@ -281,11 +281,3 @@ def test_merging_refuses_equal_names_unless_they_are_shared(folder: Path, cli: R
     assert not (folder / "both.csv").exists()
     assert cli("merge", *parts, "-o", folder / "both.csv", "--shared") == 0
     assert len(read(folder / "both.csv")) == 2
-
-
-def test_warnings_are_lines_of_the_command(folder: Path, cli: Runner) -> None:
-    out = folder / "toys.csv"
-    assert cli("import folder", folder / "toys", "-o", out) == 0
-    _, _, err = cli.all("split", out, "--part", "train=0.95", "--part", "test=0.05", "-o", folder / "split.csv")
-    assert "split test is empty: there are 3 identities" in err
-    assert "UserWarning" not in err

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-import idmetric
 from idmetric.cli.main import main
 from idmetric.metric.calibration.apply import Calibration, Model
 from idmetric.metric.calibration.curves import Isotonic
@@ -55,14 +54,6 @@ def test_a_page_that_cannot_be_written_is_refused_before_the_work(
     shown = capsys.readouterr()
     assert shown.out == ""
     assert "absent" in shown.err
-
-
-def test_four_pictures_in_the_package_take_less_than_150_kb() -> None:
-    pictures = idmetric.demo_images()
-    assert list(pictures) == ["mug", "mug_elsewhere", "another_mug", "box"]
-    assert all(path.is_relative_to(Path(idmetric.__file__).parent) for path in pictures.values())
-    assert sorted(pictures["mug"].parent.iterdir()) == sorted(pictures.values())
-    assert sum(path.stat().st_size for path in pictures.values()) < 150_000
 
 
 def test_names_of_the_demo_load_no_torch() -> None:

@@ -14,7 +14,6 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-import idmetric
 from idmetric import IdentityLoss, IDSim, score
 from idmetric.cli.score import main
 from idmetric.metric.errors import RequestError
@@ -235,17 +234,6 @@ def test_copies_among_references_count_once_in_the_threshold(metric, repeated, t
     assert own_limit(Subject.load(tmp_path / "twice.subject"), "cls").distance == pytest.approx(expected, abs=1e-6)
 
 
-def test_a_new_photo_of_a_subject_with_copies_is_matched_as_without(metric, repeated):
-    nearer = tuple(threshold for threshold in metric.calibration.thresholds if threshold["false_accept_rate"] == 0.001)
-    near = replace(metric.calibration, thresholds=nearer)
-    for name in ("once", "twice"):
-        found = idmetric.match(metric, {name: repeated / name}, "examples/images/box_c.png", calibration=near)
-        assert found.thresholds[0] == pytest.approx(farthest_of_five(metric, repeated / "once"), abs=1e-6)
-        assert found.threshold_sources == ("own photos",)
-        assert found.nearest[0, 0] > 0.01  # farther than a copy from its original
-        assert found.states == [["matched"]]
-
-
 @pytest.mark.parametrize("form", ["photos", "subject"])
 def test_copies_among_references_count_once_in_real_to_real_and_are_warned_of(metric, repeated, tmp_path, form):
     references = repeated / "twice"
@@ -269,17 +257,6 @@ def test_copies_among_references_count_once_in_real_to_real_and_are_warned_of(me
     assert "over 5 references (5 more repeat one of them): mean" in twice.to_table()
     if form == "subject":
         assert twice.threshold == pytest.approx(farthest_of_five(metric, repeated / "once"), abs=1e-6)
-
-
-@pytest.mark.filterwarnings("ignore::idmetric.scoring.copy_warnings.CopyWarning")
-def test_one_photo_and_its_copy_say_nothing_of_real_photos(metric, repeated):
-    references = sorted((repeated / "twice").glob("mug_a*"))
-    assert len(references) == 2
-    scores = score(metric, references, "examples/images/box_a.png")
-    assert scores.baseline is None
-    assert scores.to_dict()["baseline_note"].endswith("two different photos or more: --ref")
-    assert "two different photos or more" in scores.to_table()
-    assert "baseline_note" not in score(metric, repeated / "once", "examples/images/box_other.png").to_dict()
 
 
 def test_the_photos_of_a_subject_need_not_be_there(metric, photos, tmp_path):
@@ -323,11 +300,6 @@ def test_the_loss_by_a_subject_is_that_by_its_photos(metric, photos, saved, aggr
     torch.testing.assert_close(by_subject, by_photos, atol=1e-6, rtol=0)
     with pytest.raises(ValueError, match="mask"):
         IdentityLoss(metric, saved, masks=torch.ones(6, 8, 8))
-
-
-def test_references_in_memory_have_names_of_their_own(metric):
-    subject = embed_subject(metric, references(ANN, 3), name="ann")
-    assert len(set(subject.references)) == 3
 
 
 @pytest.mark.parametrize("form", ["table", "json"])

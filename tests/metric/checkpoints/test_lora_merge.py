@@ -1,9 +1,6 @@
 from __future__ import annotations
 
 import copy
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import peft
@@ -12,8 +9,7 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from idmetric import IDSim, load
-from idmetric.metric.checkpoints import format as checkpoint
+from idmetric import IDSim
 from idmetric.train.lora import attach, folded, target_names
 from tests.conftest import SMALL
 
@@ -179,30 +175,6 @@ def test_after_folding_all_is_bit_for_bit_as_before_even_after_an_error() -> Non
     assert list(before) == list(model.state_dict())
     assert all(before[name].equal(value) for name, value in model.state_dict().items())
     assert model(x).equal(out)
-
-
-@pytest.mark.slow
-def test_a_saved_model_opens_without_peft(tmp_path: Path) -> None:
-    model = IDSim(SMALL["dinov3"], device="cpu")
-    attach(model.backbone)
-    shake(model)
-    x = torch.rand(2, 3, 64, 64)
-    wanted = model(x)  # a loaded model is in eval mode, and so are its adapters
-    with folded(model):
-        model.save_pretrained(tmp_path / "run")
-    assert wanted.patches is not None
-    again = load(tmp_path / "run", device="cpu")
-    assert isinstance(again, IDSim)
-    torch.testing.assert_close(again(x).cls, wanted.cls, atol=1e-5, rtol=1e-4)
-    assert not again(x).cls.allclose(IDSim(SMALL["dinov3"], device="cpu")(x).cls, atol=1e-3)
-    code = (
-        "import sys; sys.modules['peft'] = None\n"
-        f"import idmetric; print(type(idmetric.load({str(tmp_path / 'run')!r}, device='cpu')).__name__)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "IDSim"
-    checkpoint.write(tmp_path / "other", {"model_type": "idsim", **model.config()}, folded_state(model))
-    assert load(tmp_path / "other", device="cpu")(x).cls.equal(again(x).cls)
 
 
 def test_a_model_without_such_layers_is_refused_with_the_layers_it_has() -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -24,12 +25,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from idmetric import CheckpointError, load
 from idmetric.data.manifest.table import ManifestError, read
 from idmetric.metric.errors import RequestError
 from idmetric.metric.images.coverage import read_mask
 from idmetric.metric.images.read import ImageReadError, read_image, to_pixels
 from idmetric.metric.images.regions import cut_out
 from idmetric.scoring.pairs import read_pairs
+from tests.conftest import random_model
 from tests.fuzz import damage, forget_peak, repaired, status
 
 TIMES = int(os.environ.get("FUZZ", "1"))
@@ -120,6 +123,21 @@ def pairs(rng: Random, folder: Path) -> Path:
     return folder / "p.csv"
 
 
+@cache
+def model() -> dict[str, bytes]:
+    """The files of a small model."""
+    with TemporaryDirectory() as folder:
+        random_model("dinov3").save_pretrained(folder)
+        return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+
+
+def weights(rng: Random, folder: Path) -> Path:
+    for name, data in model().items():
+        is_damaged = name.endswith(".safetensors") or rng.random() < 0.3
+        (folder / name).write_bytes(damage(data, rng) if is_damaged else data)
+    return folder
+
+
 # name -> what makes an input, what reads it, the error that it may raise, inputs
 READERS: dict[str, tuple[Callable[[Random, Path], Any], Callable[[Any], object], type[Exception], int]] = {
     "image": (picture, read_image, ImageReadError, 30),
@@ -129,6 +147,7 @@ READERS: dict[str, tuple[Callable[[Random, Path], Any], Callable[[Any], object],
     "manifest CSV": (manifest("csv"), use_manifest, ManifestError, 16),
     "manifest JSON lines": (manifest("jsonl"), use_manifest, ManifestError, 16),
     "manifest Parquet": (manifest("parquet"), use_manifest, ManifestError, 16),
+    "weights": (weights, lambda path: load(path, device="cpu"), CheckpointError, 20),
     "pairs CSV": (pairs, lambda path: read_pairs(path).rows, RequestError, 12),
 }
 
