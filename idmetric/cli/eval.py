@@ -88,7 +88,7 @@ def _add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     files.add_argument(
         "--plots",
         choices=("png", "svg"),
-        help="also draw plots into --out: ROC, distributions, sensitivity, ...",
+        help="also draw plots into --out: ROC, sensitivity, ...",
     )
     files.add_argument(
         "--html",

@@ -57,7 +57,3 @@ class Scale:
             position = percent(value, low, high)
             ticks.append((position, format(value, style)))
         return cls(name, low, high, ticks)
-
-    def at(self, value: float) -> float:
-        """The position of a value in percent."""
-        return percent(value, self.low, self.high)

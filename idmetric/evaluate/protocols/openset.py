@@ -13,6 +13,7 @@ gallery of its own; with several, last rows hold the means.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,7 +28,7 @@ from idmetric.evaluate.protocols.common.intervals import SHARE, any_statistic, a
 from idmetric.evaluate.protocols.common.protocol import Protocol
 from idmetric.evaluate.protocols.common.ranked import Search, measure
 from idmetric.evaluate.protocols.common.result import Result, Row, Value
-from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, Scorer, bind, by_label, calibrated
+from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, Scorer, bind, calibrated
 from idmetric.evaluate.protocols.common.table_columns import Column
 from idmetric.evaluate.settings import Checked, option
 from idmetric.evaluate.statistics import open_set
@@ -58,6 +59,9 @@ class OpenSetOptions(Checked):
     def __post_init__(self) -> None:
         if self.unknown is not None and not 0 <= self.unknown < 1:
             raise ValueError(f"--unknown {self.unknown:g}: a share of the identities, 0 or more and below 1")
+        for tau in self.threshold:
+            if not math.isfinite(tau):
+                raise ValueError(f"--threshold {tau:g}: a similarity is a number, such as 0.5")
 
 
 COLUMNS = {
@@ -108,7 +112,7 @@ def run(
 def _thresholds(model: Any, settings: EvalSettings, options: OpenSetOptions) -> tuple[dict[str, float], list[str]]:
     """Label -> threshold: the given ones, else the calibration's; and notes on their sources."""
     if options.threshold:
-        return by_label(options.threshold, "given "), []
+        return {f"given {tau:g}": tau for tau in options.threshold}, []
     limit = calibrated(model, settings, options.calibration, SEARCH_RATE)
     if limit is None:
         reason = "the model has no calibration for this distance with a threshold at 1 % of pairs or below"

@@ -1,4 +1,4 @@
-"""The first screen of the page of methods: the verdict in words, a summary, signs, a chart."""
+"""The first screen of the page of methods: the verdict in words, a summary, signs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from idmetric.evaluate.protocols.common.result import (
 )
 from idmetric.evaluate.protocols.generator.columns import CLIP, NOT_CHECKED
 from idmetric.evaluate.statistics.paired import Comparison, methods_of, too_few
-from idmetric.pages.chart import Scale
 from idmetric.pages.render import number
 
 Numbers = Mapping[str, Mapping[str, Value]]  # method -> its numbers
@@ -30,16 +29,6 @@ _SUMMARY = (
     "diversity",
     CLIP,
 )
-
-
-@dataclass(frozen=True)
-class Chart:
-    """Points of methods: name, x and y; `real` is the identity of real photos."""
-
-    x: Scale
-    y: Scale
-    points: list[tuple[str, Value, Value]]
-    real: float | None = None
 
 
 @dataclass(frozen=True)
@@ -87,7 +76,6 @@ class ModelVerdict:
     tested: list[str]
     family: str
     pairs: dict[str, Pairs]
-    chart: Chart | None
 
     @property
     def ahead_elsewhere(self) -> list[str]:
@@ -132,7 +120,6 @@ def verdict(result: Result) -> ModelVerdict | None:
         tested=[name for name in numbers if name in compared],
         family=f"{_capitalized(tested_family(result))}." if comparisons else "",
         pairs={metric: _both_ways(tests) for metric, tests in comparisons.items()},
-        chart=_chart(numbers),
     )
 
 
@@ -241,27 +228,3 @@ def _ends(values: Sequence[Value]) -> list[float]:
     for value in values:
         ends += [end for end in (value.value, value.low, value.high) if end is not None]
     return ends
-
-
-def _chart(rows: Numbers) -> Chart | None:
-    """Identity of methods, against diversity or else CLIP-T. None for less than two points."""
-    y_name = CLIP
-    if sum("diversity" in numbers for numbers in rows.values()) > 1:
-        y_name = "diversity"
-
-    points = []
-    real = None
-    for name, numbers in rows.items():
-        x, y = numbers.get("identity"), numbers.get(y_name)
-        if x is not None and y is not None:
-            points.append((name, x, y))
-        if real is None and "real" in numbers:
-            real = numbers["real"].value
-    if len(points) < 2:
-        return None
-
-    x_ends = _ends([x for _, x, _ in points])
-    if real is not None:
-        x_ends.append(real)
-    y_ends = _ends([y for _, _, y in points])
-    return Chart(Scale.of("identity", x_ends), Scale.of(y_name, y_ends), points, real)

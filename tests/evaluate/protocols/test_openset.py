@@ -156,7 +156,7 @@ def test_a_gallery_that_knows_no_query_is_an_error(split: Manifest) -> None:
         run(strangers, {"m": Drawn()}, PLAIN)
     with pytest.raises(ValueError, match="below 1"):
         OpenSetOptions(1.0)
-    with pytest.raises(ValueError, match="nan is not a threshold"):
+    with pytest.raises(ValueError, match="--threshold nan"):
         run(split, {"m": Drawn()}, PLAIN, OpenSetOptions(threshold=(0.5, math.nan)))
 
 

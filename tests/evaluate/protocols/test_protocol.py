@@ -8,7 +8,7 @@ from dataclasses import fields
 
 import pytest
 
-from idmetric.evaluate.protocols.common.protocol import NoOptions, find, has_verdict, modules
+from idmetric.evaluate.protocols.common.protocol import find, has_verdict, modules
 from idmetric.evaluate.protocols.common.table_columns import SHARED
 
 
@@ -37,8 +37,7 @@ def test_a_protocol_names_options_that_it_has(name: str) -> None:
     assert set(protocol.data_options) <= options
     assert protocol.packages.keys() <= options
     protocol.options()  # all have defaults
-    if protocol.options is not NoOptions:
-        assert protocol.options.__module__ == modules()[name][0]
+    assert protocol.options.__module__ == modules()[name][0]
 
 
 @pytest.mark.parametrize("name", modules())

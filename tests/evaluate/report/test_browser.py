@@ -359,7 +359,7 @@ def test_the_first_screen_says_which_method_is_best(visit: Open, generators: Pat
         box = part.bounding_box()
         assert 0 <= box["y"] < height
     order = [page.locator(f"{part}:visible").first.bounding_box()["y"] for part in
-             (".verdict", ".warnings", ".chart", "#choose", ".scenes", ".cards", ".matrix", ".items")]  # fmt: skip
+             (".verdict", ".warnings", "#choose", ".scenes", ".cards", ".matrix", ".items")]  # fmt: skip
     assert order == sorted(order)
     if width > 1000:
         assert page.locator(".bars:visible").bounding_box()["y"] < height
@@ -367,20 +367,6 @@ def test_the_first_screen_says_which_method_is_best(visit: Open, generators: Pat
     for stale in ("lowest lowest", "Small print", "where they were asked for"):
         assert stale not in text
     assert not overflows(page)
-
-
-@pytest.mark.parametrize("width", [1440, 390])
-def test_labels_of_a_chart_do_not_overlap(visit: Open, close: Path, width: int) -> None:
-    page = visit(close, width, 900)
-    boxes = [label.bounding_box() for label in page.locator(".chart .label").all()]
-    assert len(boxes) == 9
-    for k, a in enumerate(boxes):
-        assert a["x"] >= 0
-        assert a["x"] + a["width"] <= width
-        for b in boxes[k + 1 :]:
-            apart = [a[at] + a[size] <= b[at] + 0.5 or b[at] + b[size] <= a[at] + 0.5
-                     for at, size in (("x", "width"), ("y", "height"))]  # fmt: skip
-            assert any(apart), (a, b)
 
 
 def test_the_summary_has_all_numbers_as_bars_and_sorts(visit: Open, close: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from idmetric.evaluate.protocols.common.result import Result, Row, Value
 from idmetric.evaluate.report.verdict import ModelVerdict, verdict
-from idmetric.pages.chart import Scale
+from idmetric.pages.chart import Scale, percent
 
 
 def number(value: float, spread: float | None = 0.02) -> Value:
@@ -157,4 +157,4 @@ def test_an_axis_holds_its_values_between_round_ticks(values: list[float]) -> No
     assert axis.ticks[-1][0] == 100
     assert 2 <= len(axis.ticks) <= 7
     for at, text in axis.ticks:
-        assert axis.at(float(text)) == pytest.approx(at, abs=0.01)
+        assert percent(float(text), axis.low, axis.high) == pytest.approx(at, abs=0.01)

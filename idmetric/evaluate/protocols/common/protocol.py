@@ -25,11 +25,6 @@ if TYPE_CHECKING:
 _FOLDER = Path(__file__).parents[1]
 
 
-@dataclass(frozen=True)
-class NoOptions(Checked):
-    """Options of a protocol without options."""
-
-
 Options = TypeVar("Options", bound=Checked)
 
 

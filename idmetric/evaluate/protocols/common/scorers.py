@@ -10,7 +10,6 @@ too, and compare when they are asked, see `pairwise`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -446,18 +445,6 @@ def answered(scores: Array, where: str, notes: list[str]) -> NDArray[np.bool_]:
 
 
 # Thresholds of calibrations
-
-
-def by_label(taus: Sequence[float], label: str) -> dict[str, float]:
-    """Similarities that a user gives as thresholds, each by its label, such as "given 0.5" of "given ".
-
-    Raises:
-        ValueError: for one that is not a finite number.
-    """
-    for tau in taus:
-        if not math.isfinite(tau):
-            raise ValueError(f"{tau:g} is not a threshold: a similarity is a number, such as 0.5")
-    return {f"{label}{tau:g}": tau for tau in taus}
 
 
 def calibrated(

@@ -57,47 +57,12 @@
   if (model) {
     const choose = () => {
       for (const part of document.querySelectorAll("[data-model]")) part.hidden = part.dataset.model !== model.value;
-      charts.forEach(place);
     };
     model.closest("p").hidden = false;
     model.addEventListener("change", choose);
   }
 
-  // labels of a chart: near their point, and on no other label; if there is room, on no point or interval either
-  const charts = [...document.querySelectorAll(".chart")];
-  const SIDES = [[1, 0], [-1, 0], [0, -1], [0, 1], [1, -1], [1, 1], [-1, -1], [-1, 1]], FAR = [10, 16, 24, 34, 46, 60, 80, 105, 135, 170];
-  const boxes = (chart, which) => [...chart.querySelectorAll(which)].map((one) => one.getBoundingClientRect());
-  const apart = (a, b, by) => a.right + by < b.left || b.right + by < a.left || a.bottom + by < b.top || b.bottom + by < a.top;
-
-  function place(chart) {
-    const room = chart.getBoundingClientRect(), plot = chart.querySelector(".plot").getBoundingClientRect();
-    const leads = chart.querySelector(".leads"), labels = boxes(chart, "small.taken"), points = boxes(chart, ".point"), spreads = boxes(chart, ".spread");
-    leads.replaceChildren();
-    for (const label of chart.querySelectorAll(".label")) {
-      const { width, height } = label.getBoundingClientRect(), own = label.parentElement.querySelector(".point").getBoundingClientRect();
-      const x = (own.left + own.right) / 2, y = (own.top + own.bottom) / 2;
-      const places = FAR.flatMap((far) => SIDES.map(([dx, dy]) => {
-        const left = x + dx * far + (dx - 1) * width / 2, top = y + dy * far + (dy - 1) * height / 2;
-        return { left, top, right: left + width, bottom: top + height, far };
-      })).filter((one) => one.left >= room.left && one.right <= room.right && one.top >= room.top && one.bottom <= plot.bottom);
-      const free = places.filter((one) => labels.every((other) => apart(one, other, 1)));
-      const others = points.filter((one) => one.left !== own.left || one.top !== own.top);
-      const clear = free.filter((one) => others.every((other) => apart(one, other, 12)));  // nearest to its own point
-      const best = clear.find((one) => spreads.every((other) => apart(one, other, 0))) ?? clear[0] ?? free[0] ?? places[0];
-      if (!best) continue;
-      labels.push(best);
-      Object.assign(label.style, { left: `${best.left - plot.left}px`, top: `${best.top - plot.top}px`, bottom: "auto", transform: "none" });
-      if (best.far < 24) continue;
-      const line = document.createElementNS("http://www.w3.org/2000/svg", "line");
-      const ends = { x1: x, y1: y, x2: Math.min(Math.max(x, best.left), best.right), y2: Math.min(Math.max(y, best.top), best.bottom) };
-      for (const [name, at] of Object.entries(ends)) line.setAttribute(name, at - (name[0] === "x" ? plot.left : plot.top));
-      leads.append(line);
-    }
-  }
-
   if (model) model.dispatchEvent(new Event("change"));
-  else charts.forEach(place);
-  window.addEventListener("resize", () => charts.forEach(place));
 
   for (const table of document.querySelectorAll("table.sortable")) {
     const heads = [...table.tHead.rows[0].cells];
