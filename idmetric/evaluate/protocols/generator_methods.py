@@ -54,7 +54,6 @@ from idmetric.scoring.limits import GIVEN
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
     from idmetric.evaluate.protocols.generator.regions import RegionsOf
-    from idmetric.matching.detected import DetectedRegions
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,9 @@ class GeneratorOptions(Checked):
     )
     copies: bool = option(True, "look for copies of references")
     threshold: float | None = option(
-        None, "largest distance of one subject, for the share called same and for states (default: the calibration's)"
+        None,
+        "largest distance of one subject, for the share called same and for states (default: the calibration's)",
+        least=0,
     )
     calibration: Path | None = option(None, "calibration for this threshold (default: the model's own)", metavar="FILE")
     regions: str | None = option(
@@ -207,23 +208,17 @@ def run(
     if options.against is not None and options.against not in images.methods:
         raise ValueError(f"--against {options.against!r}: no such method; there are {', '.join(images.methods)}")
     _groups(images, data, options.by)  # refuses unknown columns before anything is embedded
+    about = {**settings.as_dict(), "by": list(options.by), "held_out": options.held_out}
     regions: RegionsOf | None = None
     unlisted: tuple[str, ...] = ()
-    detector = ""
-    if options.in_regions:
-        from idmetric.evaluate.protocols.generator.regions import detect_regions, read_regions, sightings
-
-        _refuse_without_regions(models, settings)
-        if options.regions is not None:
-            regions, unlisted = read_regions(options.regions, images, data)
-        else:
-            detected = _detected(options, settings)
-            detector = detected.signature
-            regions = detect_regions(detected, images, data, settings)
-
-    # before anything is embedded, which refuses calibrations of other models
     thresholds: dict[str, tuple[float | None, str]] = {}
-    if regions is None:
+    if options.in_regions:
+        _refuse_without_regions(models, settings)
+        regions, unlisted, detector = _regions(images, data, settings, options)
+        about["threshold"] = options.threshold
+        if detector:
+            about["detector"] = detector
+    else:
         thresholds = {name: _threshold(model, images, settings, options) for name, model in models.items()}
 
     taken = PicturesTaken(regions)
@@ -257,9 +252,6 @@ def run(
     notes += repeated
     fidelity = prompt_fidelity(images, bound, models, notes)
 
-    about = {**settings.as_dict(), "by": list(options.by), "held_out": options.held_out}
-    if detector:
-        about["detector"] = detector
     if shared.compared_on:
         about["compared_on"] = shared.compared_on
     results = []
@@ -267,6 +259,8 @@ def run(
         scores = score(images, scorer, photos, copies, fidelity)
         least: float | None = None  # the similarity from which an image is of its subject
         if regions is not None:
+            from idmetric.evaluate.protocols.generator.regions import sightings
+
             model: Any = models[result.model]
             seen = sightings(images, bound.manifest, model, regions, settings, options.threshold, options.calibration)
             scores = replace(scores, identity=seen.identity, seen=seen)
@@ -303,12 +297,21 @@ def run(
     return results
 
 
-def _detected(options: GeneratorOptions, settings: EvalSettings) -> DetectedRegions:
+def _regions(
+    images: Images, data: Manifest, settings: EvalSettings, options: GeneratorOptions
+) -> tuple[RegionsOf, tuple[str, ...], str]:
+    """The regions of all images, the images that a file of regions does not list, and the detector, if there is one."""
+    from idmetric.evaluate.protocols.generator.regions import detect_regions, read_regions
+
+    if options.regions is not None:
+        regions, unlisted = read_regions(options.regions, images, data)
+        return regions, unlisted, ""
     from idmetric.matching.detect_models import detector_named
     from idmetric.matching.detected import DetectedRegions
 
     detector = detector_named(options.detector, settings.device)
-    return DetectedRegions(detector, str(options.detect).split(","), keep=options.keep_regions)
+    detected = DetectedRegions(detector, str(options.detect).split(","), keep=options.keep_regions)
+    return detect_regions(detected, images, data, settings), (), detected.signature
 
 
 def _refuse_without_regions(models: Models, settings: EvalSettings) -> None:

@@ -624,6 +624,12 @@ def test_unknown_names_are_refused(folder: Path, options: GeneratorOptions, mess
         run(given(folder), {"hsv": open_model("hsv")}, PLAIN, options)
 
 
+def test_a_threshold_that_is_no_distance_is_refused() -> None:
+    for threshold in (-0.1, float("nan")):
+        with pytest.raises(ValueError, match="threshold must be at least 0"):
+            GeneratorOptions(threshold=threshold)
+
+
 def test_the_command_prints_a_row_for_each_method(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_ = Runner(cli.main, capsys)
     words = ["generator", "--data", folder / "out", "--references", folder / "refs", "--model", "hsv", "--bootstrap",

@@ -42,7 +42,7 @@ _SHOWN = 10
 
 
 def read(
-    data: Path | None,
+    data: Path,
     pattern: str | None = None,
     *,
     layout: str | None = None,
@@ -53,7 +53,7 @@ def read(
     """The manifest of outputs, references and training images.
 
     Args:
-        data: folder of outputs, or a table (.csv, .parquet, .jsonl) with a row for each image; None: references alone.
+        data: folder of outputs, or a table (.csv, .parquet, .jsonl) with a row for each image.
         pattern, layout: of the outputs in a folder: a pattern, or the name of one of `LAYOUTS`.
         references: folder with a folder per subject, or a path with fields (`refs/{subject}/*.jpg`).
         training: images that the generators were trained on, given as references are.
@@ -69,10 +69,8 @@ def read(
     elif layout is not None and pattern is None:
         patterns = LAYOUTS[layout]
 
-    pictures: list[GeneratedPicture] = []
-    if data is not None:
-        pictures = _outputs(data, patterns, skip)
-    return as_manifest(with_photos(pictures, references, training, skip), outputs=data is not None)
+    pictures = _outputs(data, patterns, skip)
+    return as_manifest(with_photos(pictures, references, training, skip))
 
 
 def _outputs(data: Path, patterns: tuple[str, str | None] | None, skip: bool) -> list[GeneratedPicture]:
@@ -249,20 +247,17 @@ def refuse_unmatched(rest: Sequence[Path], where: str, skip: bool) -> None:
 # Manifest
 
 
-def as_manifest(pictures: Sequence[GeneratedPicture], outputs: bool = True) -> Manifest:
+def as_manifest(pictures: Sequence[GeneratedPicture]) -> Manifest:
     """The manifest of pictures; generated ones get a seed, and equal references of a subject count once.
-
-    Args:
-        outputs: refuse references alone.
 
     Raises:
         RequestError: if a place occurs twice, or images have no reference.
     """
     from idmetric.data.manifest.table import Manifest, Row
 
-    _check_subjects(pictures, outputs)
+    _check_subjects(pictures)
     pictures = _numbered(_without_repeated_photos(pictures))
-    placed = [picture for picture in pictures if picture.role == GENERATED or not outputs]
+    placed = [picture for picture in pictures if picture.role == GENERATED]
     root = os.path.commonpath([os.path.abspath(picture.path.parent) for picture in placed])
     times: Counter[str] = Counter()  # a path that occurs twice is numbered
     rows = []
@@ -288,10 +283,10 @@ def as_manifest(pictures: Sequence[GeneratedPicture], outputs: bool = True) -> M
     return Manifest.from_rows(rows).replace(**columns)
 
 
-def _check_subjects(pictures: Sequence[GeneratedPicture], outputs: bool) -> None:
+def _check_subjects(pictures: Sequence[GeneratedPicture]) -> None:
     generated = {picture.fields["subject"] for picture in pictures if picture.role == GENERATED}
     shown = {picture.fields["subject"] for picture in pictures if picture.role == REFERENCE}
-    if outputs and not generated:
+    if not generated:
         raise RequestError("no generated images")
     if not shown:
         raise RequestError("no references: name their folder by --references, or give rows the role reference")
