@@ -25,11 +25,9 @@
   // Threshold
 
   const cut = (value) => 100 * Math.min(1, Math.max(0, (value - low) / (high - low)));
-  let limit = null;  // none yet: nothing passes or fails
 
   function setThreshold(value, from) {
     if (!Number.isFinite(value)) return;
-    limit = value;
     // too few references, or a calibration without photos: images are split, but not judged
     const neutral = [...document.querySelectorAll(".chip[data-neutral]")].some((chip) => Number(chip.dataset.threshold) === value);
     const [near, far, count] = neutral ? ["nearer", "farther", "nearer"] : ["pass", "fail", "pass"];
@@ -56,7 +54,7 @@
     const source = chosen ? ` (${chosen.dataset.label})` : "";
     $("count").textContent = `${passes} of ${judged} ${count} at ${value.toFixed(4)}${source}${copied}`;
     if (from !== "slider") $("slider").value = String(value);
-    if (from !== "number") $("threshold").value = value.toFixed(4);  // `limit` stays exact
+    if (from !== "number") $("threshold").value = value.toFixed(4);
     $("slider").setAttribute("aria-valuetext", `${value.toFixed(4)}: ${passes} of ${judged} ${count}`);
     for (const chip of document.querySelectorAll(".chip")) {
       chip.setAttribute("aria-pressed", String(Number(chip.dataset.threshold) === value));
