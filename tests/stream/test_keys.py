@@ -18,7 +18,7 @@ from idmetric.data.manifest.table import Manifest, Row
 from idmetric.gallery import Gallery, GalleryError
 from idmetric.metric.checkpoints.fingerprint import weights_digest
 from idmetric.metric.images.opening import Named, read_file
-from idmetric.stream.keys import folder_name
+from idmetric.stream.keys import content_key, folder_name
 from tests.conftest import random_model
 from tests.embed_parts import pictures
 from tests.metric.checkpoints.test_fingerprint import step
@@ -99,6 +99,11 @@ def test_the_spelling_of_a_path_changes_neither_model_id_nor_keys(
 
 
 # Images
+
+
+def test_the_key_of_an_image_depends_on_its_mask() -> None:
+    keys = {content_key(b"image"), content_key(b"image", b"mask"), content_key(b"image", b"another mask")}
+    assert len(keys) == 3
 
 
 def test_a_same_size_edit_with_kept_times_is_another_image(metric: IDSim, tmp_path: Path) -> None:
