@@ -51,8 +51,6 @@ CHECKED_BY = {
     "evaluate.protocols.calibrate.quality_row": "evaluate.protocols.calibrate.calibrate",
     "evaluate.protocols.judges.endpoint.Endpoint._client": "evaluate.protocols.judges.endpoint.Endpoint.__post_init__",
     "evaluate.protocols.judges.endpoint.Endpoint._post": "evaluate.protocols.judges.endpoint.Endpoint.__post_init__",
-    "evaluate.statistics.calibration.fitting._isotonic": "evaluate.statistics.calibration.fitting._rising_curve",
-    "evaluate.statistics.calibration.fitting._platt": "evaluate.statistics.calibration.fitting._rising_curve",
     "evaluate.report.figure.save_figure": "evaluate.report.figure.new_figure",
     "gallery.linkage.connected": "gallery.clusters.near_duplicates",
     "matching.assignment.assign": "matching.matching.match",
