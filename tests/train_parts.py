@@ -9,8 +9,6 @@ import contextlib
 import json
 import multiprocessing
 import os
-import re
-import shlex
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -26,7 +24,6 @@ from PIL import Image
 from torch import Tensor, nn
 
 from idmetric import Backbone
-from idmetric.cli.train import build_parser
 from idmetric.data.manifest.table import Manifest, Row, read
 from idmetric.evaluate.settings import option
 from idmetric.train.gradcache import cached_backward
@@ -323,22 +320,6 @@ def in_two_processes(
         process.kill()
     assert not hanging, "the processes wait for each other"
     return [process.exitcode or 0 for process in group]
-
-
-def check_commands(recipe: str, *, commands: int, options: int, section: str = "") -> None:
-    """Parse the commands and options of a recipe's page, of which there must be so many.
-
-    Args:
-        section: heading of the only section in which to look for options.
-    """
-    page = Path(__file__).resolve().parents[1] / "docs" / "train" / f"{recipe}.md"
-    text = re.sub(r"\s*\\\n\s*", " ", page.read_text(encoding="utf-8"))
-    lines = re.findall(r"^idmetric train (.*?)(?:\s{3,}#.*)?$", text, flags=re.M)
-    part = text.split(f"## {section}\n")[1].split("\n## ")[0] if section else text
-    found = re.findall(r"`(--[^`]*)`", part)
-    assert (len(lines) >= commands, len(found) >= options) == (True, True)
-    for given in (*lines, *(f"{recipe} {name}" for name in found)):
-        build_parser(recipe).parse_args(shlex.split(given, comments=True))
 
 
 def picture(seed: int, width: int = 60, height: int = 44, blocks: tuple[int, int] = (6, 8)) -> Image.Image:

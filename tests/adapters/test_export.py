@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,8 @@ from PIL import Image
 import idmetric
 from idmetric import IDSim, NearID
 from idmetric.adapters.export import export, export_int8
-from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.checkpoints.fingerprint import weights_digest
 from idmetric.metric.errors import RequestError
-from idmetric.metric.files.hints import MissingExtraError
 from idmetric.metric.files.output import OutputError
 from idmetric.metric.models.idsim import IDSimConfig
 from idmetric.metric.models.nearid import NearIDConfig
@@ -140,12 +137,6 @@ def test_int8_is_small_and_stays_close(folder: Path, metric: IDSim, tmp_path: Pa
     assert facts_of(out)["weights"] == f"{weights_digest(metric)} in 8 bits"
 
 
-def test_a_file_names_no_path_of_the_machine_that_wrote_it(folder: Path) -> None:
-    data = (folder / "model.onnx").read_bytes()
-    assert b"site-packages" not in data
-    assert str(Path(idmetric.__file__).parent).encode() not in data
-
-
 def test_models_that_cannot_be_exported_say_why(metric: IDSim, tmp_path: Path) -> None:
     half = IDSim(metric.settings, device="cpu", dtype=torch.bfloat16)
     with pytest.raises(RequestError, match="open it in float32"):
@@ -173,15 +164,3 @@ def test_a_file_that_exists_or_has_another_ending_is_refused(folder: Path, metri
         with pytest.raises(OutputError, match=name):
             write()
     assert (folder / name).read_bytes() == before
-
-
-def test_an_exported_file_is_no_model_to_score_with(folder: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"model\.onnx"):
-        idmetric.load(folder / "model.onnx")
-
-
-def test_a_missing_extra_is_named(folder: Path, metric: IDSim, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("onnxscript", "onnxruntime"):
-        monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(MissingExtraError, match=r"idmetric\[onnx\]"):
-        export(metric, folder / "new.onnx")

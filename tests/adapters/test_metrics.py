@@ -16,7 +16,7 @@ from PIL import Image
 from sklearn.metrics import average_precision_score
 from torch import Tensor, nn
 
-from idmetric import Backbone, Embedding, IDSim, ImageReadError
+from idmetric import Embedding, IDSim, ImageReadError
 from idmetric.adapters import EmbedColumn, IdentityRetrieval, IdentitySimilarity, ScoreColumns
 from idmetric.stream.subjects import embed_subject
 from tests.conftest import random_model
@@ -34,82 +34,6 @@ def pixels(count: int, seed: int = 0) -> Tensor:
 
 
 # encode
-
-
-def test_encode_has_the_shapes_of_sentence_transformers(metric: IDSim) -> None:
-    images = pictures(5)
-    expected = metric.embed(images).cls
-    many = metric.encode(images, batch_size=2)
-    assert isinstance(many, np.ndarray)
-    assert many.dtype == np.float32
-    np.testing.assert_allclose(many, expected.numpy(), atol=1e-6)
-    assert metric.encode(images[0]).shape == (48,)  # type: ignore[union-attr]
-    assert metric.encode(images[:1]).shape == (1, 48)  # type: ignore[union-attr]
-    assert metric.encode(pixels(3)).shape == (3, 48)  # type: ignore[union-attr]
-    assert metric.encode(pixels(3)[0]).shape == (48,)  # type: ignore[union-attr]
-    tensor = metric.encode(images, convert_to_tensor=True)
-    assert isinstance(tensor, Tensor)
-    assert tensor.shape == (5, 48)
-    assert metric.encode([]).shape == metric.encode([], convert_to_tensor=True).shape == (0, 48)  # type: ignore[union-attr]
-    assert metric.encode([], convert_to_numpy=False) == []
-    several = metric.encode(images, convert_to_numpy=False)
-    assert isinstance(several, list)
-    assert [x.shape for x in several] == [(48,)] * 5
-
-
-def test_encode_can_normalize() -> None:
-    model = Backbone("vit_tiny_patch16_224", pretrained=False, image_size=32, device="cpu", dtype=torch.bfloat16,
-                     backbone_args={"embed_dim": 32, "depth": 1, "num_heads": 2})  # fmt: skip
-    plain, unit = model.encode(pictures(3)), model.encode(pictures(3), normalize_embeddings=True)
-    assert isinstance(plain, np.ndarray)
-    assert isinstance(unit, np.ndarray)
-    assert plain.dtype == np.float32  # numpy knows no bfloat16
-    assert abs(np.linalg.norm(plain, axis=1) - 1).min() > 0.1
-    np.testing.assert_allclose(unit, plain / np.linalg.norm(plain, axis=1, keepdims=True), atol=1e-2)
-
-
-def test_encode_takes_masks(metric: IDSim) -> None:
-    images, mask = pictures(3), np.zeros((30, 40), np.uint8)
-    mask[5:20, 5:30] = 1
-    found = metric.encode(images, masks=[mask] * 3, outside="white")
-    np.testing.assert_allclose(found, metric.embed(images, masks=[mask] * 3, outside="white").cls.numpy(), atol=1e-6)
-    assert np.array_equal(metric.encode(images, show_progress_bar=True), metric.encode(images))
-
-
-def test_similarity_of_vectors_has_the_cosines_and_shapes_of_sentence_transformers(metric: IDSim) -> None:
-    rng = np.random.default_rng(0)
-    a, b = rng.normal(size=(3, 8)).astype(np.float32), rng.random((4, 8), dtype=np.float32)  # in [0, 1], as pixels are
-    expected = np.array([[x @ y / (np.sqrt(x @ x) * np.sqrt(y @ y)) for y in b] for x in a])
-    for vectors in ((a, b), (torch.from_numpy(a), torch.from_numpy(b)), (list(a), [*torch.from_numpy(b)])):
-        cosines = metric.similarity(*vectors)  # type: ignore[arg-type]
-        assert cosines.shape == (3, 4)
-        np.testing.assert_allclose(cosines, expected, atol=1e-6)
-    np.testing.assert_allclose(metric.similarity(a[0], b), expected[:1], atol=1e-6)
-
-    images = pictures(3)
-    features = metric.encode(images)
-    np.testing.assert_allclose(metric.similarity(features, features), 1 - metric.pairwise(images), atol=1e-5)  # type: ignore[arg-type]
-
-
-def test_similarity_of_arrays_of_other_shapes_compares_images(metric: IDSim) -> None:
-    gray = np.random.default_rng(0).random((2, 30, 40, 1))
-    assert metric.similarity(gray[0], gray[1]).shape == (1,)
-    codes = (255 * gray[..., 0]).astype(np.uint8)  # no floats
-    assert metric.similarity(codes[0], codes[1]).shape == (1,)
-    assert metric.similarity(gray[0], pictures(1)[0]).shape == (1,)
-
-
-@pytest.mark.parametrize(
-    ("shapes", "options", "words"),
-    [
-        (((30, 40), (30, 50)), {}, r"gray images \(H, W\), give them as \(H, W, 1\)"),
-        (((3, 8), (4, 8)), {"distance": "joint"}, "leave out distance and masks"),
-        (((3, 8), (4, 8)), {"mask_a": "mask.png"}, "leave out distance and masks"),
-    ],
-)
-def test_vectors_that_have_no_cosine_are_refused(metric: IDSim, shapes: Any, options: Any, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        metric.similarity(*(np.ones(shape) for shape in shapes), **options)
 
 
 # torchmetrics
@@ -163,23 +87,6 @@ def test_masks_reach_images_and_references(metric: IDSim) -> None:
     assert nested.compute().item() == pytest.approx(expected.mean().item(), abs=1e-6)
 
 
-def test_masks_of_lists_of_references_may_be_a_folder_or_a_tensor(metric: IDSim, tmp_path: Path) -> None:
-    (tmp_path / "masks").mkdir()
-    paths = [str(tmp_path / f"{k}.png") for k in range(3)]
-    mask = np.zeros((30, 40), np.uint8)
-    mask[5:20, 5:30] = 255
-    for path, picture in zip(paths, pictures(3), strict=True):
-        picture.save(path)
-        Image.fromarray(mask).save(tmp_path / "masks" / Path(path).name)
-    own = torch.from_numpy(mask > 0).float()
-    values = []
-    for masks in (str(tmp_path / "masks"), [[own, own]], own.expand(1, 2, 30, 40)):
-        found = IdentitySimilarity(metric)
-        found.update(paths[:1], [paths[1:]], target_masks=masks, masks=[own])
-        values.append(found.compute().item())
-    assert values == pytest.approx(values[:1] * 3, abs=1e-6)
-
-
 def test_states_are_detached_and_the_model_is_not_in_them(metric: IDSim) -> None:
     measured = IdentitySimilarity(metric)
     measured.update(pixels(2).requires_grad_(), pixels(2, 1))
@@ -191,23 +98,6 @@ def test_states_are_detached_and_the_model_is_not_in_them(metric: IDSim) -> None
     assert copy.deepcopy(holder)["measured"].metric is metric
     again = pickle.loads(pickle.dumps(measured))
     assert again.compute() == measured.compute()
-
-
-def test_a_collection_keeps_differing_metrics_apart(metric: IDSim) -> None:
-    """With one reference "best" and "mean" are equal, and torchmetrics would compute only one of them from then on."""
-    group = torchmetrics.MetricCollection({
-        "best": IdentitySimilarity(metric, aggregate="best"), "mean": IdentitySimilarity(metric, aggregate="mean"),
-        "again": IdentitySimilarity(metric, aggregate="best"),
-    })  # fmt: skip
-    group.update(pictures(2), pictures(2, 1))
-    group.update(pictures(2, 2), [pictures(3, 3), pictures(3, 4)])
-    found = group.compute()
-    alone = IdentitySimilarity(metric, aggregate="mean")
-    alone.update(pictures(2), pictures(2, 1))
-    alone.update(pictures(2, 2), [pictures(3, 3), pictures(3, 4)])
-    assert found["mean"] == alone.compute()
-    assert found["best"] == found["again"] > found["mean"]
-    assert sorted(len(names) for names in group.compute_groups.values()) == [1, 2]
 
 
 @pytest.mark.parametrize("other", [lambda: random_model("dinov2"), lambda: nudged()], ids=["another", "trained on"])
@@ -268,15 +158,6 @@ def test_a_batch_without_a_pair_is_nan_and_keeps_the_earlier_ones(metric: IDSim,
     assert whole.compute()["mAP"].isfinite()
 
 
-def test_a_first_batch_without_a_pair_counts_in_the_end(metric: IDSim) -> None:
-    measured = IdentityRetrieval(metric, ks=(1,))
-    assert measured(pictures(2), ["a", "b"])["hit@1"].isnan()
-    with pytest.raises(ValueError, match="nothing to find"):
-        measured.compute()
-    measured.update(pictures(1), ["a"])  # the first picture again
-    assert measured.compute()["hit@1"].item() == 1
-
-
 @pytest.mark.parametrize("in_a_collection", [False, True])
 def test_an_error_in_forward_leaves_the_earlier_batches(metric: IDSim, in_a_collection: bool) -> None:
     single: Any = IdentitySimilarity(metric, reduction="none")
@@ -318,53 +199,6 @@ def test_retrieval_is_that_of_torchmetrics(metric: IDSim, monkeypatch: pytest.Mo
     }
     assert 0.3 < expected["mAP"] < 0.9
     assert found == pytest.approx(expected, abs=1e-6)
-
-
-def test_retrieval_among_copies_is_that_of_a_slow_loop(metric: IDSim, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Images that occur again, also under the name of another identity, are equally near."""
-    rng = np.random.default_rng(0)
-    identities = rng.permutation(600) // 4  # more than a block of queries
-    vectors = (rng.normal(size=(150, 16))[identities] + rng.normal(size=(600, 16))).astype(np.float32)
-    vectors[300:] = vectors[:300]
-    found = retrieve(metric, vectors, identities, monkeypatch)
-
-    units = vectors.astype(np.float64) / np.linalg.norm(vectors, axis=1, keepdims=True)
-    precisions, first, third = [], [], []
-    for query in range(600):
-        others = np.arange(600) != query
-        scores = (units[others] @ units[query]).round(6)
-        relevant = identities[others] == identities[query]
-        precisions.append(average_precision_score(relevant, scores))
-        rank = 1 + (scores[~relevant] >= scores[relevant].max()).sum()  # a tie loses
-        first.append(rank <= 1)
-        third.append(rank <= 3)
-    expected = {"mAP": np.mean(precisions), "hit@1": np.mean(first), "hit@3": np.mean(third)}
-    assert found == pytest.approx(expected, abs=1e-6)
-
-
-def test_retrieval_copies_no_vectors_for_each_query(metric: IDSim, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user evaluates on all images of a test set: thousands took 20 seconds when each query copied all vectors."""
-    copied = []
-    delete = np.delete
-
-    def counted(array: Any, *words: Any) -> Any:
-        copied.append(array.size)
-        return delete(array, *words)
-
-    monkeypatch.setattr(np, "delete", counted)
-    rng = np.random.default_rng(0)
-    vectors = rng.normal(size=(500, 64)).astype(np.float32)
-    retrieve(metric, vectors, np.arange(500) // 5, monkeypatch)
-    assert sum(copied) <= 2 * 500 * 500  # similarities and relevance of each query
-
-
-@pytest.mark.parametrize("batch_size", [1, 3, 32])
-def test_copies_share_a_place_in_any_order_and_batch(metric: IDSim, batch_size: int) -> None:
-    for copies in (4, 8):
-        found = IdentityRetrieval(metric, batch_size=batch_size)
-        found.update(pictures(1) * copies, [k // 2 for k in range(copies)])
-        assert found.compute()["mAP"].item() == pytest.approx(1 / (copies - 1))
-        assert found.compute()["hit@1"].item() == 0
 
 
 def test_arguments_of_the_metrics_that_do_not_fit_say_so(metric: IDSim) -> None:
@@ -482,29 +316,6 @@ def test_map_finds_its_earlier_work_but_never_that_of_other_weights(
         assert len({found, fingerprint(used), fingerprint(other_background)}) == 3
 
 
-@pytest.mark.parametrize("batched", [True, False])
-@pytest.mark.parametrize("decode", [True, False])
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"with_indices": True},
-        {"with_indices": True, "with_rank": True},
-        {"input_columns": ["a", "b"]},
-        {"input_columns": ["a", "b"], "with_indices": True},
-    ],
-)
-def test_map_may_pass_indices_ranks_and_columns_alone(
-    metric: IDSim, options: dict[str, Any], decode: bool, batched: bool
-) -> None:
-    datasets = pytest.importorskip("datasets")
-    table = datasets.Dataset.from_dict({"a": cells(3), "b": cells(3)[::-1]})
-    for name in "ab":
-        table = table.cast_column(name, datasets.Image(decode=decode))
-    expected = metric(pictures(3), pictures(3)[::-1])
-    scored = table.map(ScoreColumns(metric, "a", "b"), batched=batched, load_from_cache_file=False, **options)
-    assert scored["distance"] == pytest.approx(expected.tolist(), abs=1e-5)
-
-
 def nudged() -> IDSim:
     model = random_model("dinov3")
     with torch.no_grad():
@@ -536,19 +347,6 @@ def test_cells_that_cannot_be_read_are_named_or_empty(metric: IDSim, make: Calla
     assert table.map(make(metric, "none"), batched=True)["embedding"][1] is None
     with pytest.raises(KeyError, match="no column 'c'"):
         EmbedColumn(metric, "c")(batch)
-
-
-@pytest.mark.parametrize("make", [lambda m: EmbedColumn(m, "image"), lambda m: ScoreColumns(m, "image", "reference")])
-def test_map_without_batches_gives_the_same_columns(metric: IDSim, tmp_path: Path, make: Callable[..., Any]) -> None:
-    datasets = pytest.importorskip("datasets")
-    for number, name in enumerate("abc"):
-        Image.effect_noise((40, 40), 20 + 30 * number).convert("RGB").save(tmp_path / f"{name}.png")
-    paths = [str(tmp_path / f"{name}.png") for name in "abc"]
-    table = datasets.Dataset.from_dict({"image": paths, "reference": paths[::-1]})
-    for kind in (datasets.Value("string"), datasets.Image(), datasets.Image(decode=False)):
-        given, new = table.cast_column("image", kind), make(metric)
-        batched, single = (given.map(new, batched=b, load_from_cache_file=False) for b in (True, False))
-        np.testing.assert_allclose(single[:][new.output], batched[:][new.output], atol=1e-6)
 
 
 @pytest.mark.parametrize("identity", [None, 1.5, b"cat"])

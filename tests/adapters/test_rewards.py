@@ -16,7 +16,7 @@ import torch
 from PIL import Image, ImageEnhance, ImageOps
 
 from idmetric import IDSim
-from idmetric.adapters import reward, reward_of_subjects, rewards
+from idmetric.adapters import reward, reward_of_subjects
 from idmetric.adapters.rewards import assigned_similarities
 from idmetric.matching import Region, match
 from idmetric.matching.table import Table
@@ -48,12 +48,6 @@ def test_rewards_are_similarities_of_each_image_to_its_own_references(tiny: IDSi
     assert reward(tiny, batch_size=1)(images[::-1], references[::-1]) == pytest.approx(
         reward(tiny)(images, references)[::-1], abs=1e-5
     )
-
-
-@pytest.mark.parametrize("distance", ["patch", "joint"])
-def test_any_distance_may_be_the_reward(tiny: IDSim, distance: str) -> None:
-    expected = 1 - tiny(MUGS[1], MUGS[0], distance).item()
-    assert reward(tiny, distance=distance)(MUGS[1], MUGS[0]) == pytest.approx([np.clip(expected, 0, 1)], abs=1e-5)
 
 
 def test_references_are_one_for_all_or_a_list_for_each(tiny: IDSim) -> None:
@@ -124,15 +118,6 @@ def test_references_of_a_metric_that_changed_are_embedded_again() -> None:
         for parameter in metric.parameters():
             parameter *= 0.9
     assert score(MUGS[1], MUGS[0]) == reward(metric)(MUGS[1], MUGS[0]) != pytest.approx(before, abs=1e-5)
-
-
-def test_only_the_latest_references_stay_in_memory(tiny: IDSim, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rewards, "_REMEMBERED", 2)
-    memory = rewards._ReferenceMemory(tiny, 32, patches=False)
-    partner = tiny.embed(MUGS[0])
-    for path in [*MUGS, MUGS[0], BOX]:
-        memory.get([path], partner)
-    assert [key[1][0] for key in memory._entries] == [MUGS[0], BOX]  # type: ignore[index]
 
 
 def test_tensors_get_the_rewards_of_their_images_and_no_gradient(tiny: IDSim) -> None:
@@ -237,15 +222,6 @@ def test_the_wrapper_for_verl_omni(wrappers: dict[str, Any], expected: list[floa
     for solution, reward_of_it in ((frames[0], expected[0]), (frames, min(expected))):
         scored = wrappers["compute_score"](solution_image=solution, **sample)
         assert scored["score"] == pytest.approx(reward_of_it, abs=1e-3)
-
-
-def test_files_that_are_read_once_and_folders_are_taken(tiny: IDSim, tmp_path: Path) -> None:
-    expected = reward(tiny)(MUGS[1:], [MUGS[:1]])
-    with Path(MUGS[1]).open("rb") as one, Path(MUGS[2]).open("rb") as other, Path(MUGS[0]).open("rb") as reference:
-        assert reward(tiny)([one, other], [[reference]]) == pytest.approx(expected, abs=1e-5)
-    for k, path in enumerate([MUGS[0], BOX]):
-        Image.open(path).save(tmp_path / f"{k}.png")
-    assert reward(tiny)(MUGS[1:], str(tmp_path)) == pytest.approx(expected, abs=1e-5)  # all for each
 
 
 def test_a_subject_stands_for_its_photos(tiny: IDSim, tmp_path: Path) -> None:

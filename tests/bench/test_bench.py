@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-import threading
 from pathlib import Path
-from typing import Any
 
 import bench
 import numpy as np
 import pytest
 import torch
-from bench import decoded, describe, line, make_files, read_files
-from PIL import Image
+from bench import decoded, make_files
 from timing import Clock
 
 from idmetric import IDSim
-from idmetric.metric.images.read import ImageReadError
 
 
 @pytest.fixture(scope="module")
@@ -77,39 +73,6 @@ def test_reading_in_threads_gives_the_same_embeddings(metric: IDSim, files: tupl
         assert (found.weights is None) == (plain.weights is None)
 
 
-def test_an_unreadable_file_is_named_whoever_reads_it(metric: IDSim, files: tuple[bytes, ...]) -> None:
-    given: list[Any] = [*files, "gone.png", *files]
-    threads = threading.active_count()
-    with pytest.raises(ImageReadError, match=r"gone\.png"):
-        metric.embed(given, batch_size=2, workers=2)
-    assert threading.active_count() == threads
-    with pytest.raises(ValueError, match="workers must be at least 0"):
-        metric.embed(list(files), workers=-1)
-
-
-def test_compile_reaches_embed_and_a_copy_has_its_own_weights(files: tuple[bytes, ...]) -> None:
-    import copy
-
-    from tests.conftest import random_model
-
-    model, photos = random_model("dinov3"), decoded(files, 2)
-    plain = model.embed(photos).cls
-    graphs: list[int] = []
-
-    def backend(graph: Any, inputs: Any) -> Any:
-        graphs.append(len(inputs))
-        return graph.forward
-
-    model.compile(backend=backend)
-    assert (model.embed(photos).cls - plain).abs().max() < 1e-6
-    assert graphs
-    other = copy.deepcopy(model)
-    with torch.no_grad():
-        other.mlp_cls.fc2.weight.mul_(3)
-    assert (other.embed(photos).cls - plain).abs().max() > 1e-3
-    assert (model.embed(photos).cls - plain).abs().max() < 1e-6
-
-
 # The command
 
 
@@ -133,20 +96,3 @@ def test_the_command_prints_tables_and_writes_everything(
 def test_random_weights_are_made_for_published_architectures_alone() -> None:
     with pytest.raises(ValueError, match="no random weights for 'visid_3b'"):
         bench.open_model("visid_3b", random_weights=True)
-
-
-def test_photos_of_a_folder_are_used_again_when_they_are_few(tmp_path: Path) -> None:
-    for name in ("b.png", "a.png"):
-        Image.new("RGB", (4, 4), "red" if name == "a.png" else "blue").save(tmp_path / name)
-    (tmp_path / "notes.txt").write_text("no image")
-    files = read_files(tmp_path, 3)
-    assert files == tuple((tmp_path / name).read_bytes() for name in ("a.png", "b.png", "a.png"))
-    assert make_files(1) == make_files(1)
-
-
-def test_a_machine_with_other_work_is_marked() -> None:
-    found = describe(torch.device("cpu"))
-    assert found["torch"].startswith(torch.__version__.split("+")[0])
-    assert "trust ratios" in line({**found, "busy": 0.9})
-    assert "trust ratios" not in line({**found, "busy": 0.0})
-    assert json.loads(json.dumps(found)) == found

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +17,7 @@ from idmetric.data.embed import embed
 from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.evaluate.protocols.common import baselines, scorers
-from idmetric.evaluate.protocols.common.models import BRANCHES, open_model
+from idmetric.evaluate.protocols.common.models import open_model
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, bind
 from idmetric.metric.checkpoints.fingerprint import weights_digest
 from idmetric.metric.distance.embedding import Embedding
@@ -82,14 +80,6 @@ def vit(seed: int = 0) -> Backbone:
     )
 
 
-def test_stored_vectors_are_those_of_embed(pictures: Manifest, tmp_path: Path) -> None:
-    metric = random_model("dinov3")
-    stored = embed(pictures, {"m": metric}, store=tmp_path / "store", batch_size=5)["m"]
-    rows = [12, 3, 0, 7]
-    expected = metric.embed([pictures.source(r) for r in rows], patches=False).cls
-    np.testing.assert_allclose(stored.vectors(rows), expected, atol=1e-6)
-
-
 def test_each_image_is_decoded_once_for_all_models(pictures: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[Any] = []
 
@@ -143,17 +133,6 @@ def test_patches_come_with_their_mask_and_in_the_order_asked_for(pictures: Manif
     np.testing.assert_allclose(found.weights, expected.weights, atol=1e-6)
 
 
-def test_vectors_of_a_run_without_patches_are_no_patches(pictures: Manifest, tmp_path: Path) -> None:
-    embed(pictures, {"m": random_model("dinov3")}, store=tmp_path / "store")
-    with_patches = Counting(random_model("dinov3"))
-    embed(pictures, {"m": with_patches}, store=tmp_path / "store", patches=True)
-    assert with_patches.embedded == 12
-    again = Counting(random_model("dinov3"))
-    embed(pictures, {"m": again}, store=tmp_path / "store", patches=True)
-    embed(pictures, {"m": again}, store=tmp_path / "store")
-    assert again.embedded == 0
-
-
 def test_all_unreadable_images_are_named_and_the_others_are_kept(pictures: Manifest, tmp_path: Path) -> None:
     (tmp_path / "1-1.png").write_bytes(b"no image")
     (tmp_path / "2-0.png").write_bytes((tmp_path / "2-0.png").read_bytes()[:60])
@@ -193,35 +172,6 @@ def test_an_empty_cell_of_a_mask_means_the_whole_image_and_is_said_once(pictures
     np.testing.assert_allclose(found.vectors(every), expected, atol=1e-5)
 
 
-def test_a_damaged_shard_is_named_and_made_again(pictures: Manifest, tmp_path: Path) -> None:
-    model = random_model("dinov3")
-    before = embed(pictures, {"m": model}, store=tmp_path / "store")["m"].vectors([0, 1, 2])
-    shard = next((tmp_path / "store").rglob("*.safetensors"))
-    shard.write_bytes(shard.read_bytes()[:50])
-    with pytest.warns(UserWarning, match=f"{shard.name} was damaged .*embedded again"):
-        again = embed(pictures, {"m": model}, store=tmp_path / "store")["m"]
-    np.testing.assert_array_equal(again.vectors([0, 1, 2]), before)
-
-
-def test_words_beside_an_image_count_for_models_that_read_them_alone(pictures: Manifest, tmp_path: Path) -> None:
-    class Reader(Counting):
-        reads_words = True
-
-        def __init__(self, metric: Any) -> None:
-            super().__init__(metric)
-            self.heard: list[str | None] = []
-
-        def prepare(self, picture: Any, cover: Any, words: str | None) -> Any:
-            self.heard.append(words)
-            return super().prepare(picture, cover, words)
-
-    reader, other = Reader(random_model("dinov3")), Counting(vit())
-    words = {0: "red", 12: "blue"}  # two rows of one file
-    embed(pictures, {"reader": reader, "other": other}, [0, 12, 5], words=words, store=tmp_path / "store")
-    assert sorted(map(str, reader.heard)) == ["None", "blue", "red"]
-    assert other.embedded == 2
-
-
 # Scorers
 
 
@@ -244,28 +194,6 @@ def test_scorers_give_the_metric_s_own_similarities(
     assert scorer.signature()["distance"] == distance
 
 
-def test_baselines_stand_beside_models(pictures: Manifest) -> None:
-    few = pictures.take([0, 1, 2, 3, 12])
-    bound = bind(few, {"vit": vit(), "hsv": open_model("hsv"), "near": Near()}, EvalSettings())
-    for name, scorer in bound.models.items():
-        matrix = scorer.matrix(range(5), range(5))
-        np.testing.assert_allclose(matrix, matrix.T, atol=1e-9)
-        np.testing.assert_allclose(np.diag(matrix), 1, atol=1e-6)
-        assert matrix[0, 4] == pytest.approx(1, abs=1e-6)  # one file
-        assert matrix.max() <= 1 + 1e-6
-        np.testing.assert_allclose(scorer.pairs([1, 2, 1], [3, 2, 3]), matrix[[1, 2, 1], [3, 2, 3]], atol=1e-12)
-        assert "model" in scorer.signature(), name
-
-
-@pytest.mark.parametrize(("name", "package"), [("lpips", "lpips"), ("dreamsim", "dreamsim")])
-def test_a_missing_package_is_named_with_the_way_to_install_it(
-    name: str, package: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ImportError, match="pip install"):
-        open_model(name, device="cpu")
-
-
 def test_dreamsim_is_embedded_through_its_own_transform(pictures: Manifest) -> None:
     class Ensemble(torch.nn.Linear):
         def embed(self, pixels: torch.Tensor) -> torch.Tensor:
@@ -279,22 +207,6 @@ def test_dreamsim_is_embedded_through_its_own_transform(pictures: Manifest) -> N
     scorer = bind(pictures, {"d": baselines.DreamSim("cpu", model, transform)}, EvalSettings()).models["d"]
     x, y = (model.embed(transform(pictures.image(r))) for r in (0, 5))
     assert scorer.pairs([0], [5])[0] == pytest.approx(torch.cosine_similarity(x, y).item(), abs=1e-5)
-
-
-@pytest.mark.parametrize("name", ["dreamsim", *(f"dreamsim:{branch}" for branch in BRANCHES)])
-def test_branches_of_dreamsim_are_opened_by_its_package(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def dreamsim(pretrained: bool, device: str, dreamsim_type: str = "ensemble") -> Any:
-        assert pretrained
-        model = torch.nn.Linear(2, 2)
-        torch.nn.init.constant_(model.weight, len(dreamsim_type))
-        asked.append(dreamsim_type)
-        return model, lambda image: image
-
-    asked: list[str] = []
-    monkeypatch.setitem(sys.modules, "dreamsim", SimpleNamespace(dreamsim=dreamsim))
-    signature = open_model(name, device="cpu").signature()
-    assert asked == [name.partition(":")[2] or "ensemble"]
-    assert signature["model"] == name
 
 
 def test_distances_of_patches_refuse_models_without_any(pictures: Manifest) -> None:

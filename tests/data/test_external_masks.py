@@ -9,7 +9,7 @@ import pytest
 from PIL import Image, ImageDraw
 
 from idmetric.cli import data as cli
-from idmetric.data.curate.external_masks import attach_masks, match_masks
+from idmetric.data.curate.external_masks import attach_masks
 from idmetric.data.generate.compose import read_pair
 from idmetric.data.manifest.table import Manifest, Row, read
 from tests.runner import Runner
@@ -74,13 +74,6 @@ def test_masks_of_the_same_names_are_attached_as_they_are(run: Runner, photos: M
         assert cover.mean() == pytest.approx(np.pi / 16, abs=0.01)
 
 
-def test_masks_may_lie_in_one_folder_if_names_differ(photos: Manifest, tmp_path: Path) -> None:
-    flat = put(tmp_path / "flat", {"2.png": disc(SIZE), "rex.webp": disc(SIZE), "other.png": disc(SIZE)})
-    files, unused = match_masks(photos, flat)
-    assert files == {0: None, 1: flat / "2.png", 2: None, 3: flat / "rex.webp"}
-    assert unused == [flat / "other.png"]
-
-
 def test_names_that_do_not_match_are_explained(run: Runner, photos: Manifest, tmp_path: Path) -> None:
     put(tmp_path / "masks", {"a.png": disc(SIZE), "b.png": disc(SIZE)})
     run.fails("none of its 2 masks has the name of an image", "masks photos.csv --from masks -o out.csv")
@@ -94,16 +87,6 @@ def test_missing_masks_are_listed_or_left_out(run: Runner, photos: Manifest, tmp
     assert not (tmp_path / "out.csv").exists()
     assert run("masks photos.csv --from masks -o out.csv --on-error skip") == 4
     assert read(tmp_path / "out.csv").column("path") == ["photos/mug_a/1.jpg", "photos/mug_a/2.jpg"]
-
-
-def test_masks_of_the_manifest_stay_where_none_is_given(photos: Manifest, tmp_path: Path) -> None:
-    own = put(tmp_path, {"own.png": disc(SIZE)}) / "own.png"
-    before = photos.replace(mask=[None, "own.png", "own.png", "own.png"])
-    done = attach_masks(before, put(tmp_path / "masks", dict.fromkeys(ALL[:2], disc(SIZE))), tmp_path / "copies")
-    assert (done.attached, done.problems) == (2, {})
-    assert [Path(str(s)) for s in done.manifest.sources("mask")] == [tmp_path / "masks" / n for n in ALL[:2]] + [
-        own
-    ] * 2
 
 
 def test_masks_of_another_size_are_scaled_and_of_another_shape_refused(photos: Manifest, tmp_path: Path) -> None:
@@ -158,15 +141,6 @@ def test_one_label_of_several_is_the_subject(run: Runner, photos: Manifest, tmp_
     assert run("masks photos.csv --from masks --mask-id 2 -o out.csv") == 0
     made = np.asarray(Image.open(str(read(tmp_path / "out.csv").source(0, "mask"))))
     assert (made == np.where(labels == 2, 255, 0)).all()
-
-
-def test_images_within_the_manifest_go_by_their_id(photos: Manifest, tmp_path: Path) -> None:
-    rows = [
-        Row(r.identity, image_bytes=(tmp_path / str(r.path)).read_bytes(), id=f"set/{k}") for k, r in enumerate(photos)
-    ]
-    held = Manifest.from_rows(rows)
-    masks = put(tmp_path / "masks", {f"{k}.png": disc(SIZE) for k in range(4)})
-    assert match_masks(held, masks)[0] == {k: masks / f"{k}.png" for k in range(4)}
 
 
 def test_masks_are_made_by_a_remover(run: Runner, photos: Manifest, tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,14 +15,13 @@ from pycocotools import mask as coco
 
 from idmetric.data.frames.choose import SAMPLINGS, Faults, Sampling, candidates, choose, plan, positions
 from idmetric.data.frames.clips import AnnotatedClip, find_clips
-from idmetric.data.frames.extract import Extraction, extract, finished, folder_name, to_manifest
+from idmetric.data.frames.extract import Extraction, extract, finished, to_manifest
 from idmetric.data.frames.footage import Footage, Frame, open_clip, read_boxes
 from idmetric.data.manifest.table import read
 from idmetric.data.sharpness import blur_score
 from idmetric.matching.video import ClipError
 from idmetric.metric.images.read import ImageReadError
 from tests.clip_files import mask, number_of, picture, turn_video, write_folder, write_masks, write_video
-from tests.permissions import permissions_count
 
 ALL = Sampling(fps=10, stride=1, annotated=10, parts=5, coverage=(0, 1), blur=0)
 
@@ -71,15 +69,6 @@ def test_annotated_frames_a_stride_apart_are_looked_at(annotated: list[bool], st
     assert all(b - a >= stride for a, b in pairwise(found))
     for i in np.flatnonzero(annotated):  # what is left out lies within a stride of one that is not
         assert any(0 <= i - f < stride for f in found)
-
-
-def test_times_become_positions_at_the_samplings_rate() -> None:
-    lasot = SAMPLINGS["lasot"]
-    at, count = positions(np.arange(150) / 25, lasot)  # six seconds at another rate
-    assert count == 180
-    assert at[:7] == [0, 1, 2, 4, 5, 6, 7]
-    assert positions(np.zeros(1), lasot) == ([0], 1)
-    assert positions(np.array([0, 1.0, 1.1]), lasot) == ([0, 30, 33], 50)  # the last lasts 0.55 s, as long as the mean
 
 
 # Quality
@@ -334,17 +323,6 @@ def test_masks_of_a_video_lie_on_its_frames(tmp_path: Path, kind: str) -> None:
         assert p.object.coverage == pytest.approx((p.index + 12) / 96)
 
 
-def test_masks_of_another_length_than_their_video_are_named(tmp_path: Path) -> None:
-    write_video(tmp_path / "a.mp4", [picture(i) for i in range(12)])
-    write_video(tmp_path / "masks/a.mkv", [mask(0.5)] * 11, codec="ffv1")
-    with pytest.raises(ClipError, match=r"a\.mkv: 11 masks for the 12 frames"):
-        open_clip(find_clips(tmp_path, tmp_path / "masks")[0], 30)
-    (tmp_path / "masks/a.mkv").unlink()
-    write_masks(tmp_path / "masks/a", {3: 0.5, 12: 0.5})
-    with pytest.raises(ClipError, match=r"2 masks for the 12 frames"):
-        open_clip(find_clips(tmp_path, tmp_path / "masks")[0], 30)
-
-
 def test_damaged_videos_are_named(tmp_path: Path) -> None:
     good = write_video(tmp_path / "good.mp4", [picture(i) for i in range(60)]).read_bytes()
     cases = {"empty.mp4": b"", "text.mp4": b"no video at all" * 50, "cut.mp4": good[: len(good) // 2]}
@@ -426,35 +404,6 @@ def test_finished_clips_are_not_read_again(tmp_path: Path, monkeypatch: pytest.M
     assert files(tmp_path / "out") == before
     with pytest.raises(ClipError, match="made with other settings"):
         extract(clips[0], tmp_path / "out", Extraction(EVERY, seed=1))
-
-
-@pytest.mark.parametrize("record", [None, "", "[1]", '{"settings": 5}'])
-def test_damaged_folders_of_clips_are_made_again(tmp_path: Path, record: str | None) -> None:
-    clips = make_clips(tmp_path / "in", 2)
-    settings = Extraction(EVERY)
-    for clip in clips:
-        extract(clip, tmp_path / "out", settings)
-    path = tmp_path / "out" / folder_name(clips[0].name) / "clip.json"
-    if record is None:
-        path.unlink()
-    else:
-        path.write_text(record)
-    (path.parent / "stray.png").touch()
-    again = extract(clips[0], tmp_path / "out", settings)
-    assert json.loads(path.read_text()) == again
-    assert not (path.parent / "stray.png").exists()
-
-
-def test_a_clip_whose_record_is_closed_is_not_made_again(tmp_path: Path) -> None:
-    clip, settings = make_clips(tmp_path / "in", 1)[0], Extraction(EVERY)
-    extract(clip, tmp_path / "out", settings)
-    path = tmp_path / "out" / folder_name(clip.name) / "clip.json"
-    before = files(tmp_path / "out")
-    path.chmod(0)
-    with permissions_count(), pytest.raises(PermissionError, match=r"clip\.json"):
-        extract(clip, tmp_path / "out", settings)
-    path.chmod(0o600)
-    assert files(tmp_path / "out") == before
 
 
 def test_unreadable_frames_stop_a_clip_or_are_passed_over(tmp_path: Path) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -14,14 +12,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image, ImageDraw
 
 from idmetric.cli.data import generate as command
-from idmetric.data.generate import jobs as module
-from idmetric.data.generate.distractor import distractor_task, working_size
+from idmetric.data.generate.distractor import distractor_task
 from idmetric.data.generate.engine import Engine, Request
-from idmetric.data.generate.engines import ENGINES, open_engine
+from idmetric.data.generate.engines import ENGINES
 from idmetric.data.generate.idsim import contextual_task, identity_task, noise_task, noised
 from idmetric.data.generate.ilgen import object_task, relight_task
 from idmetric.data.generate.jobs import GenerateTask, frame_seed, run_jobs
@@ -31,8 +27,6 @@ from idmetric.data.generate.wording import read_wording
 from idmetric.data.manifest.split import leaks, split
 from idmetric.data.manifest.table import Manifest, Row, read
 from idmetric.metric.errors import RequestError
-from idmetric.metric.images.read import ImageReadError
-from tests import diffusion_parts as parts
 
 WORDS = read_wording()
 
@@ -227,33 +221,6 @@ def test_frames_of_an_identity_get_different_scenes(tmp_path: Path) -> None:
     assert len(sources) == 2
 
 
-def test_contextual_canvases_are_white_around_the_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = spied(monkeypatch)
-    task = contextual_task(pictures(tmp_path), engine(), WORDS)
-    run_jobs(task, tmp_path / "out")
-    assert len(seen) == 6
-    for request in seen:
-        assert request.image is not None
-        assert request.mask is not None
-        inside = np.asarray(request.mask) > 0
-        assert (np.asarray(request.image)[~inside] == 255).all()
-        assert 0.09 < inside.mean() < 0.9
-        assert request.seed == 0
-        assert {request.image.width % 32, request.image.height % 32} == {0}
-
-
-def test_sizes_to_work_at() -> None:
-    assert working_size((512, 512), 512, 16) == (512, 512)  # NearID's
-    assert working_size((100, 100), 1328, 16) == (1328, 1328)
-    for size in ((640, 480), (480, 640), (1000, 300), (1, 1), (7, 1)):
-        width, height = working_size(size, 1024, 16)
-        assert width % 16 == height % 16 == 0
-        assert abs(width * height / 1024**2 - 1) < 0.05
-        assert abs(np.log(width / height) - np.log(size[0] / size[1])) < 0.05
-    with pytest.raises(ImageReadError, match="1x1000 pixels: it is too long"):
-        working_size((1, 1000), 512, 16)
-
-
 def test_names_tell_all_that_decides_the_pixels(tmp_path: Path) -> None:
     sources = pictures(tmp_path, 2)
     base = distractor_task(sources, engine(), WORDS).jobs[0].name
@@ -305,27 +272,6 @@ def test_finished_images_are_kept_and_missing_ones_made_anew(tmp_path: Path) -> 
     assert outcome.made == len({names[1].split(".")[0], names[-1].split(".")[0]})
     assert bytes_of(tmp_path / "out") == first
     assert table_of(task, tmp_path / "out") == rows
-
-
-def test_a_stop_before_the_row_is_written_loses_that_image_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    task = TASKS["distractor"](pictures(tmp_path), engine(), WORDS)
-    run_jobs(task, tmp_path / "whole")
-    replacing, count = module.replacing, iter(range(100))
-
-    def dies(path: Path, parents: bool) -> Any:
-        if path.suffix == ".json" and next(count) == 3:
-            raise KeyboardInterrupt
-        return replacing(path, parents)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(module, "replacing", dies)
-        with pytest.raises(KeyboardInterrupt):
-            run_jobs(task, tmp_path / "out")
-    assert run_jobs(task, tmp_path / "out").made == 3
-    assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "whole")
-    assert table_of(task, tmp_path / "out") == table_of(task, tmp_path / "whole")
 
 
 def broken(tmp_path: Path) -> Manifest:
@@ -452,78 +398,6 @@ def test_shards_together_are_one_run(quick: None, tmp_path: Path, capsys: pytest
     assert "'3/2' is not I/N" in capsys.readouterr().err
 
 
-def test_ilgen_from_the_shell(quick: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "objects.txt").write_text("mug\nfog\nclock\n")
-    whole = ("--task", "ilgen", "--categories", tmp_path / "objects.txt", "--each", 2, "-o", tmp_path / "out.parquet")
-    assert call(*whole, "--set", "clean.tolerance=20") == 4  # fog was rejected
-    assert capsys.readouterr().err.count("left out: ") == 2
-    made = read(tmp_path / "out.parquet")
-    assert made.column("category") == ["mug"] * 8 + ["clock"] * 8
-    assert [made.column("identity").count(i) for i in dict.fromkeys(made.column("identity"))] == [4] * 4  # N
-    assert set(made.column("role")) == {"context-edit"}
-    rows = [json.loads(path.read_text()).get("row", {}) for path in (tmp_path / "out_images").rglob("*.json")]
-    objects = [row["parameters"] for row in rows if row.get("role") == "real"]
-    assert {(p["remover"], p["remover.tolerance"]) for p in objects} == {("clean", 20.0)}
-    assert call(*whole, "--with-sources") == 4
-    assert len(read(tmp_path / "out.parquet")) == 16 + 4
-
-
-def test_categories_are_asked_for_once(
-    quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from tests.data.test_generate_words import URL, answering
-
-    seen = answering(monkeypatch, "Here:")
-    monkeypatch.setenv("SOME_KEY", "secret")
-    path = tmp_path / "list.txt"
-    common: tuple[Any, ...] = ("--task", "ilgen", "--categories", path, "--domain", "art", "--each", 1, "--copies", 1)
-    common = (*common, "--ask", URL, "-o", tmp_path / "out.parquet")
-    with pytest.raises(RequestError, match="--ask needs --ask-model"):
-        call(*common)
-    common = (*common, "--ask-model", "m", "--limit", 2)
-    with pytest.raises(RequestError, match="NO_KEY is not set"):
-        call(*common, "--ask-key", "NO_KEY")
-    assert not seen
-    monkeypatch.setenv("OPENAI_API_KEY", "for openai alone")
-    with pytest.raises(RequestError, match="gave 0 different"):
-        call(*common)
-    assert "Authorization" not in seen[0][1]
-    seen = answering(monkeypatch, "mug\nclock\nvase")
-    assert call(*common, "--ask-key", "SOME_KEY") == 0
-    assert path.read_text() == "mug\nclock\n"
-    assert seen[0][1]["Authorization"] == "Bearer secret"
-    assert call(*common) == 0
-    assert len(seen) == 1
-    assert read(tmp_path / "out.parquet").column("domain") == ["art", "art"]
-    assert "secret" not in "".join(capsys.readouterr())
-
-
-def test_objects_with_masks_of_another_program(quick: None, tmp_path: Path) -> None:
-    """The step of RMBG by any program: objects, `idmetric data masks --from`, then relighting."""
-    from idmetric.cli import data as cli
-
-    (tmp_path / "objects.txt").write_text("mug\nfog\n")
-    common = ("--task", "ilgen", "--categories", tmp_path / "objects.txt", "--each", 2, "--remover", "none")
-    assert call(*common, "-o", tmp_path / "bare.csv") == 0
-    bare = read(tmp_path / "bare.csv")
-    assert bare.column("category") == ["mug"] * 2 + ["fog"] * 2
-    assert set(bare.column("mask")) == {None}
-    assert set(bare.column("role")) == {"real"}
-    for source in bare.sources():
-        mask = Image.new("L", (64, 64))
-        ImageDraw.Draw(mask).rectangle((10, 10, 40, 50), fill=255)
-        path = tmp_path / "masks" / Path(str(source)).relative_to(tmp_path / "bare_images")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        mask.save(path)
-
-    words = ["masks", tmp_path / "bare.csv", "--from", tmp_path / "masks", "-o", tmp_path / "masked.csv"]
-    assert cli.main([str(word) for word in words]) == 0
-    assert call(tmp_path / "masked.csv", "--task", "ilgen", "-o", tmp_path / "train.parquet") == 0
-    made = read(tmp_path / "train.parquet")
-    assert len(made) == 16
-    assert Counter(made.column("identity")) == dict.fromkeys(bare.column("identity"), 4)
-
-
 def test_wrong_options_are_named(quick: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = saved_pictures(tmp_path)
     (tmp_path / "objects.txt").write_text("mug\n")
@@ -560,32 +434,6 @@ REAL = {
     "qwen_inpaint": ("qwen_inpaint=qwen_image", "qwen_inpaint.controlnet=qwen_image-controlnet",
                      "qwen_inpaint.lora=lora.safetensors"),
 }  # fmt: skip
-
-
-@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning")
-@pytest.mark.parametrize("name", sorted(REAL))
-def test_real_pipelines_repaint_the_mask_alone(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    torch.set_num_threads(1)
-    source = saved_pictures(tmp_path, count=2, size=(50, 41))
-    weights = [w for given in REAL[name] for w in ("--weights", given.replace("=", f"={parts.saved()}/"))]
-    words = (source, "--task", "distractor", "--engine", name, *weights, "--set", f"{name}.steps=2",
-             "--resolution", 32, "--device", "cpu", "--dtype", "float32")  # fmt: skip
-    assert call(*words, "-o", tmp_path / "a.parquet") == 0
-    license = open_engine(name).weights["base"].license
-    assert f"license {license}" in capsys.readouterr().err
-    made, sources = read(tmp_path / "a.parquet"), read(source)
-    assert len(made) == 2
-    for i, row in enumerate(made):
-        before, after, mask = np.asarray(sources.image(i)), np.asarray(made.image(i)), sources.mask(i)
-        assert mask is not None
-        inside = mask.numpy() > 0
-        assert (before[~inside] == after[~inside]).all()
-        assert (before[inside] != after[inside]).any(1).mean() > 0.5
-        assert row.parameters is not None
-        assert license in row.parameters["licenses"].values()
-        assert set(row.parameters["versions"]) == set(open_engine(name).weights)
-    assert call(*words, "-o", tmp_path / "b.parquet") == 0  # anew, in another folder
-    assert bytes_of(tmp_path / "a_images") == bytes_of(tmp_path / "b_images")
 
 
 def edited_triplets(folder: Path, engine: str) -> Path:
@@ -634,27 +482,6 @@ def test_a_triplet_with_an_image_that_was_not_made_is_left_out(tmp_path: Path) -
     assert second.source == 1
     assert gone == 1
     assert rest.column("group") == ["g1"] * 3 + ["g2"] * 3
-
-
-@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning")
-def test_real_noise_is_the_pipeline_at_strength_a_tenth(tmp_path: Path) -> None:
-    import diffusers
-
-    source = edited_triplets(tmp_path, "flux_fill")
-    words = ("--weights", f"flux_fill={parts.saved()}/flux_fill", "--set", "flux_fill.steps=20", "--device", "cpu")
-    assert call(source, "--task", "noise", *words, "--dtype", "float32", "-o", tmp_path / "out.parquet") == 0
-    made = read(tmp_path / "out.parquet")
-    pipe = diffusers.FluxFillPipeline.from_pretrained(f"{parts.saved()}/flux_fill")
-    pipe.set_progress_bar_config(disable=True)
-    photo = read(source).image(1)
-    small = photo.resize((64, 48), Image.Resampling.LANCZOS)
-    expected = pipe(
-        prompt=WORDS.prompt("identity", "mug"), image=small, mask_image=Image.new("L", small.size, 255),
-        width=64, height=48, strength=0.1, num_inference_steps=20, guidance_scale=2.5,
-        generator=torch.Generator().manual_seed(0),
-    ).images[0]  # fmt: skip
-    near = np.abs(np.asarray(made.image(1), float) - np.asarray(expected.resize(photo.size, Image.Resampling.LANCZOS)))
-    assert near.mean() < 1.0
 
 
 # Flat images

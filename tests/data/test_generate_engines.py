@@ -20,7 +20,6 @@ from PIL import Image
 
 from idmetric.data.generate.engine import Engine, Request
 from idmetric.data.generate.engines import ENGINES, open_engine
-from idmetric.data.generate.iclight import conditioned, on_gray
 from idmetric.data.generate.masks import open_remover
 from idmetric.data.generate.weights import Place, Rejection
 from idmetric.metric.checkpoints.errors import CheckpointError
@@ -183,39 +182,6 @@ def test_iclight_adds_its_file_to_a_wider_unet(engine: Callable[[str], Engine], 
             torch.testing.assert_close(found[key], value + offset[key])
 
 
-def test_iclight_with_an_empty_file_is_stable_diffusion(folder: Path, tmp_path: Path) -> None:
-    from diffusers import UNet2DConditionModel
-    from safetensors.torch import load_file, save_file
-
-    offset = {k: torch.zeros_like(v) for k, v in load_file(folder / "offset.safetensors").items()}
-    save_file(offset, tmp_path / "zero.safetensors")
-    weights = {"base": str(folder / "stable_diffusion"), "offset": str(tmp_path / "zero.safetensors")}
-    light: Any = open_engine("iclight", CPU, weights)
-    plain = UNet2DConditionModel.from_pretrained(folder / "stable_diffusion", subfolder="unet")
-    x, context = torch.randn(2, 4, 8, 8), torch.randn(2, 5, 16)
-    with torch.no_grad(), conditioned(light.pipe.unet, torch.randn(1, 4, 8, 8)):
-        found = light.pipe.unet(x, 10, encoder_hidden_states=context).sample
-        torch.testing.assert_close(found, plain(x, 10, encoder_hidden_states=context).sample)
-    with pytest.raises(RuntimeError):  # outside, the other four channels are missing
-        light.pipe.unet(x, 10, encoder_hidden_states=context)
-
-
-def test_iclight_sees_the_object_and_nothing_else(engine: Callable[[str], Engine]) -> None:
-    asked = request()
-    assert asked.image is not None
-    assert asked.mask is not None
-    inside = np.asarray(asked.mask)[..., None] > 0
-    pixels = np.asarray(asked.image)
-    gray = on_gray(asked.image, asked.mask)
-    assert (np.asarray(gray) == np.where(inside, pixels, 127)).all()
-    light: Any = engine("iclight")
-    made = light.edit(asked)
-    elsewhere = Image.fromarray(np.where(inside, pixels, 255 - pixels))
-    assert same(light.edit(Request(asked.prompt, asked.seed, elsewhere, asked.mask)), made)
-    changed = Image.fromarray(np.where(inside, 255 - pixels, pixels))
-    assert not same(light.edit(Request(asked.prompt, asked.seed, changed, asked.mask)), made)
-
-
 def _with_nan(file: Path, folder: Path) -> Path:
     from safetensors.torch import load_file, save_file
 
@@ -282,15 +248,6 @@ def test_pickled_weights_are_not_opened(folder: Path, tmp_path: Path) -> None:
         open_engine("sd_turbo", CPU, {"base": str(tmp_path / "sd")}).load()
 
 
-def test_absent_weights_say_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    from huggingface_hub import constants
-
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    message = "cannot fetch black-forest-labs.*accept its license at https://huggingface.co/.*--weights"
-    with pytest.raises(CheckpointError, match=message):
-        open_engine("flux_fill", CPU).load()
-
-
 def test_numbers_that_overflow_are_told(engine: Callable[[str], Engine], monkeypatch: pytest.MonkeyPatch) -> None:
     turbo = engine("sd_turbo")
     vae = turbo.pipe.vae
@@ -324,25 +281,6 @@ def test_image_tokens_get_rows_and_columns(engine: Callable[[str], Engine]) -> N
     )
     assert (expected[1] != expected[2]).any()  # rows differ from columns
     assert torch.equal(inner["position_ids"][-3:], expected)
-
-
-def test_other_weights_of_equal_size_have_another_name(folder: Path, tmp_path: Path) -> None:
-    from safetensors.torch import load_file, save_file
-
-    def name(place: Path) -> str:
-        return str(open_engine("sd_turbo", CPU, {"base": str(place)}).settings["base"])
-
-    first, second = tmp_path / "a" / "tuned", tmp_path / "b" / "tuned"
-    for place in (first, second):
-        shutil.copytree(folder / "stable_diffusion", place)
-    assert name(first) == name(second)
-    assert name(first).startswith("tuned#")
-    file = second / "unet" / "diffusion_pytorch_model.safetensors"
-    size, state = file.stat().st_size, load_file(file)
-    state[max(state)] = state[max(state)] + 1
-    save_file(state, file, metadata={"format": "pt"})
-    assert file.stat().st_size == size
-    assert name(first) != name(second)
 
 
 def test_loras_that_do_not_fit_are_refused(folder: Path, tmp_path: Path) -> None:
@@ -386,15 +324,6 @@ def test_settings_and_weights_are_checked(folder: Path) -> None:
     for weights, settings, message in wrong:
         with pytest.raises(ValueError, match=message):
             open_engine("sdxl_inpaint", CPU, weights, **settings)
-
-
-@pytest.mark.parametrize("name", ["sdxl_inpaint", "qwen_inpaint", "iclight"])
-def test_engines_work_in_bfloat16(name: str, folder: Path) -> None:
-    weights = {part: str(folder / place) for part, place in WEIGHTS[name].items()}
-    opened = open_engine(name, Place("cpu", "bfloat16"), weights, **QUICK[name])
-    made = opened.edit(request())
-    assert (made.size, made.mode) == ((48, 32), "RGB")
-    assert opened.pipe.vae.dtype == torch.bfloat16
 
 
 FETCH = """

@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from idmetric.data.generate.engines import open_engine
 from idmetric.data.generate.grid import STRENGTHS, grid_context_task, grid_identity_task, grid_sources, plain
-from idmetric.data.generate.weights import Place
 from idmetric.data.manifest.table import Manifest, merge, read
 from idmetric.evaluate.protocols.sensitivity_idsim_fig6 import cells
 from idmetric.metric.errors import RequestError
@@ -121,17 +119,3 @@ def test_other_photos_of_an_identity_are_views(quick: None, tmp_path: Path) -> N
         grid_sources(lone, views=True)
     with pytest.raises(RequestError, match="column 'mask' is empty"):
         grid_sources(lone.replace(mask=None))
-
-
-def test_strengths_start_at_different_steps() -> None:
-    """In the steps of the engine, by diffusers' own rule; in the Lightning LoRA's 8 steps some would coincide."""
-    from diffusers import FlowMatchEulerDiscreteScheduler, QwenImageEditInpaintPipeline
-
-    def starts(steps: int) -> int:
-        scheduler = FlowMatchEulerDiscreteScheduler()
-        scheduler.set_timesteps(steps)
-        pipe = type("Pipe", (), {"scheduler": scheduler})()
-        return len({QwenImageEditInpaintPipeline.get_timesteps(pipe, steps, s, "cpu")[1] for s in STRENGTHS})
-
-    assert starts(open_engine("qwen_edit_inpaint", Place("cpu", "float32")).steps) == len(STRENGTHS)  # type: ignore[attr-defined]
-    assert starts(8) == 5

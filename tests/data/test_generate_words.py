@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
-from idmetric.data.generate.categories import Chat, ask_categories, parse_categories, read_categories
+from idmetric.data.generate.categories import Chat, ask_categories, read_categories
 from idmetric.data.generate.masks import CleanBackground
 from idmetric.data.generate.weights import Rejection
 from idmetric.data.generate.wording import read_wording
@@ -42,15 +42,6 @@ def test_prompts_have_the_papers_slots() -> None:
     assert words.prompt("relight", "table") == "table"
     assert "watermark" in words.negative["sdxl_inpaint"]
     assert set(words.negative) == {"sdxl_inpaint"}  # NearID, 0.B.1: none for FLUX
-
-
-def test_own_words_stand_in_for_ours(tmp_path: Path) -> None:
-    (tmp_path / "backgrounds.json").write_text('{"object": {"a moon": "space"}}')
-    (tmp_path / "lighting.json").write_text('{"space": ["starlight"]}')
-    (tmp_path / "categories.json").write_text('{"*": "object"}')
-    words = read_wording(tmp_path)
-    assert words.scenes("dog") == [("a moon", "starlight")]
-    assert words.templates == read_wording().templates
 
 
 @pytest.mark.parametrize(
@@ -92,23 +83,6 @@ def test_a_file_of_categories(tmp_path: Path) -> None:
         read_categories(tmp_path / "absent.txt")
 
 
-def test_lists_of_models_are_cleaned() -> None:
-    answer = """<think>1. wrong</think>Sure! Here is a list of objects that you asked me for, written as you wanted it:
-# Objects
-1. **Teapot**
-2) arm chair.
-- "wool hat"
-* 35 mm camera
-(4) vase,
-```
-7up can
-a very long line that goes on and on and is certainly no category but talk of the model about its list
----
-"""
-    found = ["Teapot", "arm chair", "wool hat", "35 mm camera", "vase", "7up can"]
-    assert parse_categories(answer) == found
-
-
 DOMAINS = read_wording().domains
 URL = "http://localhost:8000/v1"
 Seen = list[tuple[str, dict[str, str], Any]]  # address, headers and body of each request
@@ -144,14 +118,6 @@ def test_categories_are_asked_for_until_there_are_enough(monkeypatch: pytest.Mon
     assert [m["role"] for m in again] == ["user", "assistant", "user"]
     assert again[1]["content"] == "mug\nkettle\nlamp"
     assert "2 more" in again[2]["content"]
-
-
-def test_too_few_categories_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = answering(monkeypatch, "mug\nkettle")
-    with pytest.raises(RequestError, match="gave 2 different categories of 50"):
-        ask_categories(Chat(URL, "m"), "fossils", 50, DOMAINS)
-    assert "fossils" in seen[0][2]["messages"][0]["content"]
-    assert len(seen) == 3  # two in a row brought nothing new
 
 
 def test_only_openais_own_address_counts_as_it() -> None:

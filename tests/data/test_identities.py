@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 import unicodedata
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,6 @@ from idmetric.data.importers.run import import_dataset
 from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.schema import text_of
 from idmetric.data.manifest.table import Manifest, Row, read
-from idmetric.data.manifest.twins import twins
 from tests.import_parts import put_all
 
 CAFE = unicodedata.normalize("NFC", "café")
@@ -88,28 +85,6 @@ def test_twins_among_identities_get_a_note_with_both_names(tmp_path: Path, endin
     put_all(tmp_path, *(f"{number}.png" for number in range(len(names))))
     with pytest.warns(UserWarning, match=r"'m/rex' and 'm/rex '; 'm/Tom' and 'm/tom'; "):
         import_dataset("table", file)
-
-
-def test_folders_of_one_name_in_two_cases_get_a_note(tmp_path: Path) -> None:
-    put_all(tmp_path / "zoo", "Rex/1.png", "rex/2.png")
-    with pytest.warns(UserWarning, match=r"'zoo/Rex' and 'zoo/rex'"):
-        import_dataset("folder", tmp_path / "zoo")
-
-
-def test_different_names_get_no_note(tmp_path: Path) -> None:
-    assert twins(["a", "b", "a", None, "a b", "ab"]) == []
-    Manifest.from_rows([Row("a", "1.png"), Row("b", "2.png")], tmp_path).write(tmp_path / "m.csv")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        read(tmp_path / "m.csv")
-
-
-def test_uned_names_the_entry(tmp_path: Path) -> None:
-    for name in ("met", "gldv2", "sop", "inshop", "rp2k"):
-        entries = [{"path": f"{name}/1.jpg", "class_id": True if name == "sop" else 7}]
-        put_all(tmp_path, f"info_files/{name}/train.json", data=json.dumps(entries).encode())
-    with pytest.raises(ManifestError, match=r"sop/train\.json: class_id of sop/1\.jpg: True is not a name"):
-        import_dataset("uned", tmp_path)
 
 
 def test_nan_is_missing_in_every_column(tmp_path: Path) -> None:

@@ -73,19 +73,6 @@ def test_queries_positives_and_what_is_published_of_them(tmp_path: Path) -> None
     assert bare.table.equals(found.replace(split=None).table)
 
 
-def test_the_core_folder_alone_and_ids_without_endings(tmp_path: Path) -> None:
-    root = write(tmp_path / "ilias")
-    file = root / "image_ids" / "positive_ids.txt"
-    file.write_text(file.read_text().replace(".jpg", ""))
-    inside = import_dataset("ilias", root / "ilias_core", options={"taxonomy": str(root / "taxonomy.json")})
-    assert inside.table.equals(import_dataset("ilias", root).table)
-    (root / "image_ids").rename(root / "ids")
-    bare = import_dataset("ilias", root / "ilias_core")
-    assert len(bare) == 10
-    assert "x_scale" not in bare.table.column_names
-    assert bare.column("category") == [None] * 10
-
-
 def test_images_and_lists_that_differ_are_named(tmp_path: Path) -> None:
     root = write(tmp_path / "ilias")
     gone = root / "ilias_core/bold_bimp_000/pos/P000_01.jpg"

@@ -228,21 +228,6 @@ def test_nearid_from_parquet_and_shards_of_save_to_disk(tmp_path: Path) -> None:
     check_nearid(import_dataset("nearid", [tmp_path / "disk/NearID", tmp_path / "disk/NearID-Flux_1024"]))  # bytes
 
 
-def test_nearid_splits_by_row_positions(tmp_path: Path) -> None:
-    nearid(split=False).save_to_disk(tmp_path / "NearID")
-    splits = tmp_path / "NearID/splits"
-    assert set(import_dataset("nearid", tmp_path / "NearID").column("split")) == {None}
-    for name, positions in (("train", [2]), ("val", [0]), ("test", [1])):  # positions, not ids
-        put(splits / f"{name}.json", json.dumps(positions).encode())
-    manifest = import_dataset("nearid", tmp_path / "NearID")
-    found = {row.identity: row.split for row in manifest}
-    assert found == {"nearid/10": "val", "nearid/13": "test", "nearid/16": "train"}
-    put(splits / "val.json", b"[3]")
-    refuses(r"splits: its lists are not positions of 3 rows, each of one split", "nearid", tmp_path / "NearID")
-    put(splits / "val.json", b"[1]")
-    refuses(r"each of one split", "nearid", tmp_path / "NearID")
-
-
 def test_nearid_names_distractors_without_their_positive(tmp_path: Path) -> None:
     nearid(2).save_to_disk(tmp_path / "NearID")
     distractors(4).save_to_disk(tmp_path / "NearID-SDXL")
@@ -251,35 +236,6 @@ def test_nearid_names_distractors_without_their_positive(tmp_path: Path) -> None
     assert len(import_dataset("nearid", sources, on_error="skip")) == 5 + 5  # one view has no positive
     alone = import_dataset("nearid", tmp_path / "NearID-SDXL")  # nothing to match
     assert (len(alone), alone[0].parent) == (12, "nearid/10/view1")
-
-
-def test_nearid_sets_have_ids_all_or_none(tmp_path: Path) -> None:
-    nearid().remove_columns("id").save_to_disk(tmp_path / "NearID")
-    distractors().save_to_disk(tmp_path / "NearID-SDXL")
-    distractors().remove_columns("id").save_to_disk(tmp_path / "NearID-Flux")
-    for without in ("NearID", "NearID-Flux"):
-        with pytest.raises(ManifestError, match=rf"{without} has no column 'id', but other sets have.*--map id=NAME"):
-            import_dataset("nearid", [tmp_path / without, tmp_path / "NearID-SDXL"])
-    nearid().map(lambda row: {"id": None if row["id"] == 13 else row["id"]}).save_to_disk(tmp_path / "holes")
-    refuses("holes: row 2: column 'id' is empty", "nearid", tmp_path / "holes")
-
-
-@pytest.mark.parametrize("ids", [False, True])
-def test_nearid_stored_in_parts_keeps_them_apart(tmp_path: Path, ids: bool) -> None:
-    """Two parts whose rows count from 0 each, and no column of splits: the part is the split."""
-    whole, other = nearid(4, split=False), distractors(4)
-    if not ids:
-        whole, other = whole.remove_columns("id"), other.remove_columns("id")
-    for made, name in ((whole, "NearID"), (other, "NearID-SDXL")):
-        datasets.DatasetDict({"train": made.select([0, 1, 2]), "test": made.select([3])}).save_to_disk(tmp_path / name)
-    manifest = import_dataset("nearid", [tmp_path / "NearID", tmp_path / "NearID-SDXL"], images=tmp_path / "images")
-    assert len(manifest) == 11 + 11
-    positive = {row.id: (value_of(manifest, k), row.split) for k, row in enumerate(manifest) if row.role == "real"}
-    for k, row in enumerate(manifest):
-        if row.role == "distractor":
-            value, split = positive[str(row.parent)]
-            assert (value_of(manifest, k), row.split) == (value + 100, split)
-    assert {v // 10: split for v, split in positive.values()} == {0: "train", 1: "train", 2: "train", 3: "test"}
 
 
 # Pairs and triplets
@@ -364,18 +320,6 @@ def test_nights_votes_become_labels_of_left_and_right(tmp_path: Path) -> None:
     assert [value_of(manifest, k) for k in range(3)] == [0, 100, 101]
 
 
-def test_triplets_like_nights_name_their_columns(tmp_path: Path) -> None:
-    write_nights(tmp_path, "a,b,c,right_share", ["ref/000/000.png,distort/000/000_0.png,distort/000/000_1.png,0.25"])
-    names = {"ref_path": "a", "left_path": "b", "right_path": "c", "right_vote": "right_share"}
-    manifest = import_dataset("nights", tmp_path / "data.csv", columns=names)
-    assert manifest.column("label") == [None, 0.75, 0.25]
-    refuses(r"no column 'ref_path'; there are a, b, c, right_share", "nights", tmp_path / "data.csv")
-    write_nights(tmp_path, "a,b,c,right_share", ["ref/000/000.png,distort/000/000_0.png,distort/000/000_1.png,?"])
-    refuses(r"row 1: .* \[None, None, '\?'\] give no shares", "nights", tmp_path / "data.csv", columns=names)
-    write_nights(tmp_path, "a,b,c,right_share", ["ref/000/000.png,,distort/000/000_1.png,0.25", "x"])
-    refuses(r"row 2: .* \[None, None, None\] give no shares", "nights", tmp_path / "data.csv", columns=names)
-
-
 def test_subjects2k(tmp_path: Path) -> None:
     columns: dict[str, list[Any]] = {
         "reference_image": [png(1), png(2)], "test_image": [png(11), png(12)], "pair_id": ["000028", "000088"],
@@ -418,26 +362,6 @@ def test_pods_parts_are_not_splits(tmp_path: Path) -> None:
     assert (manifest[0].parameters or {})["scene_type"] == "pose"
     assert value_of(manifest, 0) == 51
     assert float(manifest.mask(3).mean()) == pytest.approx(0.4)  # type: ignore[union-attr]
-
-
-def test_pods_folders(tmp_path: Path) -> None:
-    put_all(tmp_path, "train/mug_1/0.jpg", "test/mug_1/0.jpg")
-    put(tmp_path / "test_masks" / "mug_1" / "0.png", box(1))
-    manifest = import_dataset("pods", tmp_path)
-    assert manifest.column("x_part") == ["test", "train"]
-    assert manifest.column("identity") == ["pods/mug_1"] * 2
-    assert [m is None for m in manifest.column("mask")] == [False, True]
-    put(tmp_path / "train" / "lost.jpg", png(1))
-    refuses(r"train/lost\.jpg: expected", "pods", tmp_path)
-
-
-def test_class_labels_are_names(tmp_path: Path) -> None:
-    made = table({"image": [png(1), png(2)], "label": [1, 0]}, ("image",))
-    made = made.cast_column("label", datasets.ClassLabel(names=["shoe", "mug"]))
-    made.to_parquet(put(tmp_path / "p" / "train.parquet", b""))
-    made.save_to_disk(tmp_path / "a")
-    for source in (tmp_path / "p", tmp_path / "a"):
-        assert import_dataset("pods", source).column("identity") == ["pods/mug", "pods/shoe"]
 
 
 def make_dreambench(root: Path) -> None:
@@ -524,14 +448,6 @@ def test_mveb_candidates_are_ranked_and_the_first_is_right(tmp_path: Path) -> No
     assert manifest.column("identity") == [None] * 4  # `label` may be anything beside queries
 
 
-def test_mveb_images_with_identities(tmp_path: Path) -> None:
-    made = table({"image": [png(1), png(2)], "pid": [7, 7], "instruction": ["same person"] * 2}, ("image",))
-    made.to_parquet(tmp_path / "DukeMTMC.parquet")
-    manifest = import_dataset("mveb", tmp_path / "DukeMTMC.parquet")
-    assert manifest.column("identity") == ["mveb/DukeMTMC/7"] * 2
-    assert manifest[0].text == "same person"
-
-
 # Any table
 
 
@@ -565,60 +481,6 @@ def test_any_table_with_named_columns(tmp_path: Path, ending: str) -> None:
     refuses("--map color", "table", path, columns={"path": "photo", "identity": "who", "color": "label"})
     with pytest.raises(ManifestError, match="row 1, column 'oracle': 'x' is not a number"):
         import_dataset("table", path, columns={"path": "photo", "identity": "who", "oracle": "label"})
-
-
-def write_joined(tmp_path: Path) -> Path:
-    """A table in the layout of WildlifeReID-10k, which names its subsets in the column `dataset`."""
-    header = "image_id,identity,path,date,orientation,species,split,dataset"
-    rows = [header, "0,Dog_1,images/0.png,,left,dog,train,DogFaceNet", "1,Beluga_1,images/1.png,,,whale,test,BelugaID"]
-    write_pictures(tmp_path / "images", 2)
-    return put(tmp_path / "metadata.csv", "\n".join([*rows, ""]).encode())
-
-
-def test_a_name_given_wins_over_the_column_dataset(tmp_path: Path) -> None:
-    path = write_joined(tmp_path)
-    manifest = import_dataset("table", path, name="WildlifeReID10k")
-    assert manifest.column("dataset") == ["WildlifeReID10k"] * 2
-    assert manifest.column("x_subset") == ["DogFaceNet", "BelugaID"]
-    assert manifest.column("identity") == ["WildlifeReID10k/Dog_1", "WildlifeReID10k/Beluga_1"]
-    plain = import_dataset("table", path)
-    assert plain.column("dataset") == ["DogFaceNet", "BelugaID"]
-    assert "x_subset" not in plain.table.column_names
-    asked = import_dataset("table", path, name="W", columns={"dataset": "species"})  # said outright
-    assert asked.column("dataset") == ["dog", "whale"]
-
-
-def test_any_column_can_be_mapped_to_a_free_one(tmp_path: Path) -> None:
-    columns = {"x_subset": "dataset", "x_animal": "species", "category": "species"}
-    manifest = import_dataset("table", write_joined(tmp_path), columns=columns)
-    assert manifest.column("x_subset") == ["DogFaceNet", "BelugaID"]
-    assert manifest.column("x_animal") == manifest.column("category") == ["dog", "whale"]
-    assert manifest.column("dataset") == ["metadata"] * 2
-    path = write_table({"path": ["1.png"], "identity": ["a"], "tags": [["b", "c"]]}, tmp_path / "t.parquet")
-    tagged = import_dataset("table", path, columns={"x_tags": "tags"})
-    assert tagged.column("x_tags") == [["b", "c"]]
-
-
-def test_tables_of_the_docs_are_written_and_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The script of docs/data/idsim.md, on FORB and GLDv2 in small."""
-    forb = [("logos/query/1", ["logos/database/a", "logos/database/b"]), ("logos/query/2", ["logos/database/a"])]
-    lines = [json.dumps({"query_image": f"{q}.jpg", "groundtruth_images": [f"{g}.jpg" for g in gs]}) for q, gs in forb]
-    put(tmp_path / "forb/metadata/logos_gt.ndjson", "\n".join(lines).encode())
-    put(tmp_path / "gldv2/train_clean.csv", b"landmark_id,images\n7,01234 abcde\n8,fffff\n")
-    put(tmp_path / "gldv2/train_label_to_hierarchical.csv", b"landmark_id,category,hierarchical_label\n7,x,tower\n")
-    script = (Path(__file__).parents[2] / "docs/data/idsim.md").read_text(encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    exec(script.split("```python\n")[1].split("```")[0], {})
-    forb_made = import_dataset("table", "forb/forb.csv", name="FORB")
-    assert len(forb_made) == 4
-    assert set(forb_made.column("identity")) == {"FORB/logos/database/a.jpg"}
-    assert set(forb_made.column("category")) == {"logos"}
-    assert Path(str(forb_made.source(0))) == tmp_path / "forb/logos/database/a.jpg"
-    gldv2 = import_dataset("table", "gldv2/gldv2.csv", name="GLDv2")
-    assert [Path(str(p)).relative_to(tmp_path).as_posix() for p in gldv2.sources()] == [
-        "gldv2/train/0/1/2/01234.jpg", "gldv2/train/a/b/c/abcde.jpg", "gldv2/train/f/f/f/fffff.jpg"
-    ]  # fmt: skip
-    assert gldv2.column("category") == ["tower", "tower", None]
 
 
 # What all share
@@ -761,14 +623,6 @@ def test_damaged_rows_of_wildlife_are_named(tmp_path: Path, line: str, message: 
     assert len(import_dataset("wildlife", tmp_path, on_error="skip")) == 5
 
 
-def test_a_folder_without_wildlifes_table_is_not_looked_up_on_the_hub(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "animals").mkdir()
-    monkeypatch.chdir(tmp_path)
-    refuses("animals/metadata.csv: no such file", "wildlife", "animals")
-
-
 def test_splits_come_from_names_of_files(tmp_path: Path) -> None:
     names = {
         "data/train-00000-of-00002.parquet": "train", "data/train-00001-of-00002.parquet": "train",
@@ -838,13 +692,6 @@ def test_paths_that_lead_out_of_a_dataset_are_told_on_every_system(tmp_path: Pat
         assert local.locate(path) == tmp_path / path_of_any_system  # the user's own table
     for path in ("a.png", "./a.png", "a/../b.png", "a/b..png"):
         assert online.locate(path) == tmp_path / path
-
-
-def test_errors_of_the_hub_say_what_to_do(hub: Path) -> None:
-    put(hub / "data.zip", b"zip")
-    for name, message in (("none", "neither a local path, nor a dataset"), ("set", r"no \.parquet")):
-        with pytest.raises(ManifestError, match=rf"^owner/{name}: {message}.*(?!\n)$"):
-            open_source(f"owner/{name}")
 
 
 def test_a_dry_run_says_what_it_would_download(hub: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from idmetric.data.importers.run import import_dataset
-from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.split_words import split_name, split_word
 from idmetric.data.manifest.table import Manifest, Row, read
-from tests.import_parts import put, put_all, refuses
+from tests.import_parts import put_all, refuses
 
 ANIMALS = [("rex", 1, "train"), ("tom", 2, "train"), ("rex", 3, "test"), ("tom", 4, "test")]
 
@@ -83,31 +81,6 @@ def test_folders_that_may_be_splits_or_identities_are_refused_by_name(
     refuses(rf"zoo/{named}: this name is that of a split", "folder", tmp_path / "zoo")
 
 
-def test_cute_has_its_objects_once_below_splits(tmp_path: Path) -> None:
-    put_all(tmp_path / "cute", "Train/mug/in_the_wild/1.png", "Test/mug/studio/2.png")
-    manifest = import_dataset("cute", tmp_path / "cute")
-    assert manifest.column("identity") == ["cute/mug", "cute/mug"]
-    assert manifest.column("split") == ["test", "train"]
-
-
-def test_pods_in_folders_of_any_case(tmp_path: Path) -> None:
-    put_all(tmp_path / "pods", "Train/mug/1.png", "TEST/mug/2.png", "Test_Dense/mug/3.png")
-    manifest = import_dataset("pods", tmp_path / "pods")
-    assert sorted(manifest.column("x_part")) == ["test", "test_dense", "train"]
-    assert set(manifest.column("identity")) == {"pods/mug"}
-
-
-def test_deepfashion2_in_folders_of_any_case(tmp_path: Path) -> None:
-    item = {"style": 1, "category_name": "skirt", "segmentation": [[0, 0, 4, 0, 4, 4, 0, 4]]}
-    for number, split in enumerate(("Train", "Validation")):
-        put_all(tmp_path / "df", f"{split}/image/{number}.jpg")
-        annotation = json.dumps({"pair_id": 7, "source": "shop", "item1": item}).encode()
-        put(tmp_path / "df" / split / "annos" / f"{number}.json", annotation)
-    manifest = import_dataset("deepfashion2", tmp_path / "df")
-    assert manifest.column("split") == ["train", "val"]
-    assert set(manifest.column("identity")) == {"deepfashion2/7_1"}
-
-
 @pytest.mark.parametrize("words", [("QUERY", "Gallery"), ("Query", "GALLERY"), ("probe", "database")])
 def test_columns_of_splits_in_tables_and_manifests(tmp_path: Path, words: tuple[str, str]) -> None:
     put_all(tmp_path, "1.png", "2.png")
@@ -122,16 +95,6 @@ def test_columns_of_splits_in_tables_and_manifests(tmp_path: Path, words: tuple[
     assert import_dataset("wildlife", tmp_path / "wild").column("split") == ["query", "gallery"]
 
 
-def test_files_of_tables_are_splits_in_any_case(tmp_path: Path) -> None:
-    """MVEB's subsets are named by their files, and Train.csv is no subset: one class in both is one identity."""
-    put_all(tmp_path, "1.png", "2.png")
-    (tmp_path / "Train.csv").write_text("image,class_id\n1.png,7\n")
-    (tmp_path / "TEST.csv").write_text("image,class_id\n2.png,7\n")
-    manifest = import_dataset("mveb", tmp_path)
-    assert set(manifest.column("identity")) == {"mveb/7"}
-    assert sorted(manifest.column("split")) == ["test", "train"]
-
-
 def test_a_split_in_two_spellings_is_no_leak() -> None:
     from idmetric.data.manifest.split import leaks
 
@@ -139,9 +102,3 @@ def test_a_split_in_two_spellings_is_no_leak() -> None:
     manifest = Manifest.from_rows(rows)
     assert manifest.column("split") == ["train", "train", "dev2"]
     assert leaks(manifest) == {"a": ("train", "dev2")}
-
-
-def test_the_error_says_what_to_do(tmp_path: Path) -> None:
-    put_all(tmp_path / "zoo", "Train/rex/1.png", "Test/rex/2.png", "extra/rex/3.png")
-    with pytest.raises(ManifestError, match=r"sort all images into folders of splits.*or rename it"):
-        import_dataset("folder", tmp_path / "zoo")

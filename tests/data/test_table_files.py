@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -106,16 +105,6 @@ def test_every_reader_takes_every_form(tmp_path: Path, reader: str, form: str) -
     assert read_rows(path) == expected
 
 
-@pytest.mark.parametrize("reader", READERS)
-def test_every_reader_takes_tabs_in_a_file_of_that_name(tmp_path: Path, reader: str) -> None:
-    if reader == "manifest":
-        pytest.skip("a manifest ends in .csv, .jsonl or .parquet, as the message says")
-    rows, read_rows, expected = READERS[reader]
-    path = tmp_path / "table.TSV"
-    path.write_text(joined(rows, "\t"))
-    assert read_rows(path) == expected
-
-
 def faults() -> Iterator[tuple[str, bytes, str]]:
     for reader, (rows, _, _) in READERS.items():
         first, second = rows[0], rows[1]
@@ -137,20 +126,6 @@ def test_every_reader_names_the_cell_that_it_cannot_read(
         read_rows(path)
 
 
-@pytest.mark.parametrize("reader", ["pairs", "manifest", "import", "outputs"])
-def test_backslashes_of_windows_separate_folders(tmp_path: Path, reader: str) -> None:
-    rows, read_rows, _ = READERS[reader]
-    (tmp_path / "photos").mkdir()
-    for name in ("a.png", "b.png"):
-        (tmp_path / name).rename(tmp_path / "photos" / name)
-    path = tmp_path / "table.csv"
-    values = []
-    for slash in ("/", "\\"):
-        path.write_text(joined([[f"photos{slash}{cell}" if "png" in cell else cell for cell in row] for row in rows]))
-        values.append(read_rows(path))
-    assert values[0] == values[1]
-
-
 @pytest.mark.parametrize("reader", ["regions", "manifest"])
 def test_a_comma_that_may_separate_thousands_is_refused(tmp_path: Path, reader: str) -> None:
     rows, read_rows, _ = READERS[reader]
@@ -159,15 +134,6 @@ def test_a_comma_that_may_separate_thousands_is_refused(tmp_path: Path, reader: 
     path.write_text(joined([rows[0], cells], ";"))
     with pytest.raises(ValueError, match=r"1,234 may be 1234 or 1\.234"):
         read_rows(path)
-
-
-def test_lists_of_sop_are_read_and_those_of_cub_named(tmp_path: Path) -> None:
-    (tmp_path / "Ebay_train.txt").write_text("image_id class_id super_class_id path\n1 1 7 a.png\n2 2 7 b.png\n")
-    manifest = import_dataset("table", tmp_path / "Ebay_train.txt", columns={"identity": "class_id"})
-    assert manifest.column("identity") == ["Ebay_train/1", "Ebay_train/2"]
-    (tmp_path / "images.txt").write_text("1 001.Albatross/a.png\n2 001.Albatross/b.png\n")
-    with pytest.raises(ValueError, match="such as CUB's, are imported by `idmetric data import folder`"):
-        import_dataset("table", tmp_path / "images.txt")
 
 
 def test_a_pattern_is_one_table_with_the_name_of_its_folder(tmp_path: Path) -> None:
@@ -191,38 +157,3 @@ def test_json_lines_are_refused_by_row_and_column(tmp_path: Path, lines: list[st
     path.write_text("\n".join(lines))
     with pytest.raises(ValueError, match=message):
         import_dataset("table", path)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"human_votes": "abc"}, r"row 1, column 'human_votes': 'abc' is not a list"),
-        ({"human_votes": [1, "x"]}, r"row 1, column 'human_votes': 'x' is not a number"),
-        ({"binary_label": None}, r"row 1, column 'binary_label': None is not a number"),
-    ],
-)
-def test_subjects2k_names_the_cell(tmp_path: Path, change: dict[str, Any], message: str) -> None:
-    row = {"reference_image": "a.png", "test_image": "b.png", "binary_label": 1, "human_votes": [1, 0]}
-    path = tmp_path / "pairs.jsonl"
-    path.write_text(json.dumps({**row, **change}))
-    with pytest.raises(ValueError, match=message):
-        import_dataset("subjects2k", path)
-    path.write_text(json.dumps({**row, "pair_id": None}))
-    assert len(import_dataset("subjects2k", path)) == 2
-
-
-def test_deepfashion2_refuses_a_pair_without_a_number(tmp_path: Path) -> None:
-    (tmp_path / "annos").mkdir()
-    item = {"style": 1, "segmentation": [[0, 0, 8, 0, 8, 8]]}
-    (tmp_path / "annos" / "1.json").write_text(json.dumps({"pair_id": None, "source": "user", "item1": item}))
-    with pytest.raises(ValueError, match=r"1\.json: not an annotation of DeepFashion2: no pair_id"):
-        import_dataset("deepfashion2", tmp_path)
-
-
-def test_json_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
-    content = {"images": [{"id": 1, "file_name": "a.png", "subjects": ["cat"]}], "annotations": []}
-    for encoding in ("utf-8-sig", "utf-16"):
-        path = tmp_path / "cast.json"
-        path.write_text(json.dumps(content), encoding=encoding)
-        assert read_cast(path) == {"a.png": ["cat"]}
-        assert list(read_regions(path, [])) == ["a.png"]

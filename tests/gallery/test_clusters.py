@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import csv
 import json
-import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -10,20 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 from sklearn.cluster import AgglomerativeClustering
 from sklearn.metrics.pairwise import cosine_distances
 
 from idmetric import IDSim, load
 from idmetric.cli import gallery as command
-from idmetric.data.manifest.table import Manifest, Row
 from idmetric.data.nearest import unit
-from idmetric.gallery import Gallery, looks
+from idmetric.gallery import Gallery
 from idmetric.gallery.clusters import identities, near_duplicates
 from idmetric.gallery.linkage import cluster
 from idmetric.gallery.look_files import sharpness
-from idmetric.gallery.prune import LOOKS
 from idmetric.metric.calibration.apply import Calibration
 from idmetric.metric.calibration.curves import Isotonic
 from idmetric.scoring.limits import Limit
@@ -164,16 +159,6 @@ def test_the_sharpest_can_be_kept_instead(tiny: IDSim, tmp_path: Path) -> None:
     assert rows["sharp.png"] > rows["blurred_but_large.png"]
 
 
-def test_of_images_as_large_and_as_sharp_the_least_compressed_is_kept(tiny: IDSim, tmp_path: Path) -> None:
-    (tmp_path / "p").mkdir()
-    for quality in (30, 95, 60):
-        with Image.open(Path(__file__).parents[2] / "examples" / "images" / "box_a.png") as box:
-            box.convert("RGB").save(tmp_path / "p" / f"{quality}.jpg", quality=quality)
-    gallery = Gallery(tmp_path / "g", tiny)
-    gallery.update(tmp_path / "p")
-    assert [row["name"] for row in near_duplicates(gallery) if row["keep"]] == ["95.jpg"]
-
-
 def test_sharpness_is_the_variance_of_the_laplacian_over_that_of_the_grays() -> None:
     image = picture(1, (256, 200)).convert("L")
     x = np.pad(np.asarray(image, float), 1, mode="reflect")
@@ -215,20 +200,6 @@ def test_every_file_that_could_go_repeats_the_one_that_is_kept(tiny: IDSim, tmp_
     assert all(row["reason"] == "copy" or row["distance"] <= limit for row in burst if not row["keep"])
 
 
-def test_where_no_image_can_be_used_there_are_no_groups(tiny: IDSim, tmp_path: Path) -> None:
-    (tmp_path / "p").mkdir()
-    (tmp_path / "p" / "a.png").write_text("no image")
-    gallery = Gallery(tmp_path / "g", tiny)
-    assert gallery.update(tmp_path / "p").images == 0
-    for found in (near_duplicates(gallery), identities(gallery, threshold=0.1)):
-        assert len(found) == 0
-        assert found.to_csv().startswith("group,size,")
-    picture(0, (60, 50)).save(tmp_path / "p" / "b.png")
-    gallery.update(tmp_path / "p")
-    assert len(near_duplicates(gallery)) == 0
-    assert [row["name"] for row in identities(gallery, threshold=0.1)] == ["b.png"]
-
-
 # Identities
 
 
@@ -262,17 +233,6 @@ def test_pairs_as_far_as_the_threshold_are_of_one_cluster(monkeypatch: pytest.Mo
     vectors = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1]])  # no pair is near: no block joins any
     monkeypatch.setattr("idmetric.gallery.linkage._CELLS", 1)
     assert cluster(vectors, 0.2).tolist() == [0, 1, 2]
-
-
-def test_many_blocks_give_the_same_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
-    vectors = clumps(1, 0.5)
-    expected = cluster(vectors, 0.1)
-    monkeypatch.setattr("idmetric.gallery.linkage._CELLS", 200)
-    assert np.array_equal(cluster(vectors, 0.1), expected)
-    monkeypatch.setattr("idmetric.gallery.linkage.LARGEST", 10)
-    with pytest.raises(ValueError, match="lower the threshold, or linkage='single'"):
-        cluster(vectors, 1.5)
-    assert cluster(vectors, 1.5, "single").max() == 0
 
 
 def test_identities_come_in_groups_around_a_center(gallery: Gallery) -> None:
@@ -333,37 +293,6 @@ def test_the_command_builds_and_answers(run: Runner, photos: Path) -> None:
     assert out.splitlines()[1].split()[1:3] == ["1", "0.0000"]
 
 
-def test_the_command_sees_what_changed_and_lists_what_it_cannot_read(run: Runner, photos: Path, tmp_path: Path) -> None:
-    own = tmp_path / "own"
-    own.mkdir()
-    for number in range(3):
-        picture(number, (60, 50)).save(own / f"{number}.png")
-    common = ("-g", "g", "--device", "cpu")
-    assert run("build", own, "--model", "tiny", "--parquet", "g.parquet", *common) == 0
-    assert (tmp_path / "g.parquet").is_file()
-    picture(7, (60, 50)).save(own / "new.png")
-    (own / "bad.png").write_text("no image")
-    assert "left out" in run.says("bad.png", "build --quick", own, *common, status=4)
-    out = run.all("query", own / "new.png", "--format", "csv", *common)[1]
-    assert Path(next(csv.DictReader(out.splitlines()))["image"]).name == "new.png"
-    picture(8, (60, 50)).save(own / "1.png")
-    run.fails("1.png (changed)", "query", own / "1.png", *common, status=4)
-    assert run("build --quiet", own, *common) == 4
-    assert run.all("query", own / "1.png", "-k", 1, *common)[1].splitlines()[1].endswith("1.png")
-
-
-def test_the_command_writes_groups(run: Runner, photos: Path, tmp_path: Path) -> None:
-    status, out, _ = run.all("dedupe", photos, "--model", "tiny", "--device", "cpu", "-o", "groups.csv")
-    assert (status, out) == (0, "")
-    with (tmp_path / "groups.csv").open(newline="") as file:
-        assert sum(row["keep"] == "True" for row in csv.DictReader(file)) == 3
-    assert len(list(photos.iterdir())) == 11
-    status, out, _ = run.all("cluster", photos, "--model", "tiny", "--device", "cpu", "--threshold", "0.02")
-    assert status == 0
-    assert "11 images" in out.splitlines()[-1]
-    assert os.listdir(tmp_path) == ["groups.csv"]  # a gallery without a name is not kept
-
-
 def test_the_command_removes_what_is_gone(run: Runner, photos: Path, tmp_path: Path) -> None:
     (tmp_path / "own").mkdir()
     for number in range(3):
@@ -397,14 +326,6 @@ def test_a_gallery_of_two_models_asks_which(run: Runner, photos: Path, tiny: IDS
     run.fails("say which, by --model", "query", photos / "p0.png", "-g", "g", "--device", "cpu", status=2)
 
 
-def test_written_files_are_named_with_what_is_in_them(run: Runner, photos: Path) -> None:
-    run("build -g g --model tiny --device cpu", photos)
-    for words, counts in (("dedupe", " of near-duplicates, "), ("cluster --threshold 0.3", "groups, ")):
-        said = run.says("idmetric gallery: wrote out.csv: 11 images, ", f"{words} -g g --output out.csv", status=0)
-        assert counts in said
-        assert run.says("", f"{words} -g g --output out.csv --quiet", status=0) == ""
-
-
 def test_groups_are_printed_with_their_threshold_and_its_source(run: Runner, photos: Path) -> None:
     run("build -g g --model tiny --device cpu", photos)
     distances = {t["false_accept_rate"]: t["distance"] for t in load("tiny").calibration.thresholds}  # type: ignore[union-attr]
@@ -418,27 +339,6 @@ def test_groups_are_printed_with_their_threshold_and_its_source(run: Runner, pho
     assert "near" not in run.all("dedupe -g g --device cpu")[1].splitlines()[-1].replace("near-duplicates", "")
     rows = json.loads(run.all("dedupe -g g --device cpu --max-distance .02 --format json")[1])
     assert {(row["threshold"], row["threshold_source"]) for row in rows} == {(0.02, "option --max-distance")}
-
-
-def test_a_query_prints_the_identities_of_a_manifest(run: Runner, photos: Path, tmp_path: Path) -> None:
-    rows = [Row("box", str(photos / "p0.png")), Row(None, str(photos / "p1.png"))]
-    Manifest.from_rows(rows, tmp_path).write(tmp_path / "set.csv")
-    run("build set.csv -g g --model tiny --device cpu")
-    out = run.prints("identity", "query -g g --device cpu", photos / "p0.png")
-    assert out.splitlines()[1].split()[-1] == "box"
-    assert out.splitlines()[2].split()[-1].endswith("p1.png")  # of unknown identity
-    run("build -g plain --model tiny --device cpu", photos)
-    assert "identity" not in run.prints("distance", "query -g plain --device cpu", photos / "p0.png")
-
-
-def test_a_table_that_is_no_manifest_leads_to_its_importer(run: Runner, tmp_path: Path) -> None:
-    (tmp_path / "photos.csv").write_text("file,name\na.png,a\n")
-    run.says("idmetric data import table makes a manifest", "build photos.csv -g g --model tiny --device cpu")
-    for text, fault in (("name,photo\na,a.png\n", "no column 'identity'"),
-                        ('identity,path,bbox\na,a.png,"[0, 0, 9, 9]"\n', "unknown column 'bbox'")):  # fmt: skip
-        (tmp_path / "metadata.csv").write_text(text)
-        said = run.says("idmetric data import wildlife makes a manifest", "build metadata.csv -g g --model tiny")
-        assert fault in said
 
 
 def test_metadata_of_wildlife_names_animals_and_far_ones_are_unknown(
@@ -489,84 +389,3 @@ def test_metadata_of_wildlife_names_animals_and_far_ones_are_unknown(
     for limit in ("far", "nan", "inf", "-1"):  # NaN and infinity would name every image
         text = f"{limit!r} is neither a distance, such as 0.3, nor 'calibrated'"
         run.fails(text, f"query new/other.png -g g --unknown-above={limit}", status=2)
-
-
-def test_images_of_relative_sources_are_named_from_here(
-    run: Runner, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "set" / "deep").mkdir(parents=True)
-    for name in ("a.png", "deep/b.png"):
-        shutil.copyfile(photos / "p0.png", tmp_path / "set" / name)
-    Manifest.from_rows([Row(None, image_bytes=(photos / "p1.png").read_bytes(), id="x/../y")]).write("in.parquet")
-
-    def named(*words: Any) -> list[str]:
-        return sorted(row["image"] for row in json.loads(run.all(*words)[1]))
-
-    run("build set in.parquet -g g --model tiny --device cpu")
-    query = ("-g", tmp_path / "g", "--device", "cpu", "--format", "json")
-    assert named("query", photos / "p0.png", *query) == ["in.parquet#x/../y", "set/a.png", "set/deep/b.png"]
-    assert named("dedupe", *query) == ["set/a.png", "set/deep/b.png"]
-    monkeypatch.chdir(tmp_path / "set")
-    assert named("dedupe", *query) == ["a.png", "deep/b.png"]
-    run("build", tmp_path / "set", *query[:4])
-    assert named("dedupe", *query) == [str(tmp_path / "set" / name) for name in ("a.png", "deep/b.png")]
-
-
-def test_known_identities_stay_beside_what_is_found(tiny: IDSim, photos: Path, tmp_path: Path) -> None:
-    rows = [Row("box", str(photos / "p0.png")), Row("cup", str(photos / "p0_jpeg.jpg"))]
-    Manifest.from_rows(rows, tmp_path).write(tmp_path / "set.csv")
-    gallery = Gallery(tmp_path / "g", tiny)
-    gallery.update(tmp_path / "set.csv")
-    assert {row["identity"] for row in near_duplicates(gallery)} == {"box", "cup"}  # one picture, two names
-
-
-def test_pictures_and_pairs_are_looked_at_once(
-    tiny: IDSim, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shutil.copytree(photos, tmp_path / "p")
-    gallery = Gallery(tmp_path / "g", tiny)
-    gallery.update(tmp_path / "p")
-    pairs: list[int] = []
-    real = looks.compare_pairs
-
-    def counted(pictures: NDArray[np.uint8], a: NDArray[np.int64], *rest: Any, **options: Any) -> Any:
-        pairs.append(len(a))
-        return real(pictures, a, *rest, **options)
-
-    monkeypatch.setattr(looks, "compare_pairs", counted)
-    read: list[str] = []
-    real_read = Gallery.read
-    monkeypatch.setattr(Gallery, "read", lambda self, item: (read.append(item.name), real_read(self, item))[1])
-    first = near_duplicates(gallery).rows
-    assert sum(pairs) == 10 * 9 / 2  # of ten different images
-    once = len(read)
-
-    assert near_duplicates(gallery).rows == first
-    assert (sum(pairs), len(read)) == (45, once)
-    picture(9).save(tmp_path / "p" / "new.png")
-    gallery.update(tmp_path / "p")
-    assert near_duplicates(gallery).rows == first
-    assert read[once:] == ["new.png"] * 2
-    assert sum(pairs) == 45 + 10
-    (tmp_path / "p" / "new.png").unlink()
-    gallery.update(tmp_path / "p")
-    gallery.prune()
-    assert not (gallery.store / LOOKS).exists()
-    assert near_duplicates(gallery).rows == first
-
-
-def test_a_folder_that_cannot_be_written_and_damaged_looks_cost_no_answer(
-    tiny: IDSim, photos: Path, tmp_path: Path, duplicates: Records
-) -> None:
-    gallery = Gallery(tmp_path / "g", tiny)
-    gallery.update(photos)
-    (gallery.store / LOOKS).write_text("in the way")
-    with pytest.warns(UserWarning, match="pictures are kept for this run alone"):
-        found = near_duplicates(gallery)
-    assert [row["name"] for row in found] == [row["name"] for row in duplicates]
-    (gallery.store / LOOKS).unlink()
-    near_duplicates(gallery)
-    files = sorted((gallery.store / LOOKS).iterdir())
-    files[0].write_bytes(files[0].read_bytes()[:-9])
-    files[-1].write_bytes(b"")
-    assert [row["name"] for row in near_duplicates(gallery)] == [row["name"] for row in duplicates]

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import errno
 import json
 import multiprocessing as mp
 import os
@@ -13,7 +12,6 @@ import torch
 from PIL import Image
 
 from idmetric import IDSim, ImageReadError
-from idmetric.cli.main import main
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.data.nearest import nearest, unit
 from idmetric.gallery import (
@@ -25,13 +23,10 @@ from idmetric.gallery import (
 from idmetric.gallery.clusters import identities, near_duplicates
 from idmetric.metric.calibration.apply import Calibration
 from idmetric.metric.calibration.curves import Isotonic
-from idmetric.metric.files.output import OutputError
-from idmetric.metric.images.masks import MaskWarning
 from idmetric.stream.keys import content
 from idmetric.stream.shards import ShardError
 from idmetric.stream.store import Store
 from tests.conftest import random_model
-from tests.embed_parts import Live, pictures
 
 
 def picture(seed: int, size: tuple[int, int] = (40, 30)) -> Image.Image:
@@ -117,15 +112,6 @@ def test_a_rerank_sorts_the_shortlist_by_the_patch_distance(
     assert hits[0]["distance_name"] == distance
 
 
-def test_a_rerank_with_kept_patches_embeds_only_the_query(
-    metric: IDSim, photos: Path, index: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gallery = build(index, metric, photos, patches=True)
-    counted = Counted(metric, monkeypatch)
-    gallery.query(picture(20), k=3, distance="joint", rerank=9)
-    assert counted.images == 1
-
-
 @pytest.mark.parametrize("rows", [1, 7, 500])
 def test_nearest_rows_are_those_of_a_sort_of_all_cosines(rows: int) -> None:
     rng = np.random.default_rng(rows)
@@ -158,25 +144,6 @@ def test_a_subject_is_looked_at_through_its_mask(metric: IDSim, photos: Path, tm
     np.testing.assert_allclose([h["distance"] for h in hits], far[order], atol=1e-5)
     Image.fromarray(255 - mask).save(tmp_path / "masks" / "0.png")
     assert gallery.update(photos, mask_dir=tmp_path / "masks").changed == [str(photos / "a" / "0.png")]
-
-
-def test_images_of_a_manifest_without_a_mask_are_seen_whole(metric: IDSim, photos: Path, tmp_path: Path) -> None:
-    mask = np.zeros((30, 40), np.uint8)
-    mask[8:20, 10:30] = 255
-    Image.fromarray(mask).save(tmp_path / "mask.png")
-    names = [str(path) for path in files(photos)[:3]]
-    rows = [Row("a", name, id=name, mask=mask) for name, mask in zip(names, ("mask.png", None, None), strict=True)]
-    Manifest.from_rows(rows, tmp_path).write(tmp_path / "some.csv")
-    gallery = Gallery(tmp_path / "index", metric, masked=True)
-    with pytest.warns(MaskWarning, match="2 of 3 images have no mask: they are seen whole"):
-        assert not gallery.update(tmp_path / "some.csv").unreadable
-    hits = {hit["image"]: hit["distance"] for hit in gallery.query(names[1], k=3).to_records()}
-    far = metric.pairwise(names[1], names, masks_b=[mask, None, None])[0]
-    np.testing.assert_allclose([hits[name] for name in names], far, atol=1e-5)
-
-    Manifest.from_rows([Row("a", name, id=name) for name in names], tmp_path).write(tmp_path / "none.csv")
-    with pytest.raises(ValueError, match="no row has a mask"):
-        Gallery(tmp_path / "other", metric, masked=True).update(tmp_path / "none.csv")
 
 
 def test_a_manifest_with_files_bytes_and_identities(metric: IDSim, photos: Path, tmp_path: Path) -> None:
@@ -269,16 +236,6 @@ def test_only_what_is_new_is_embedded(
     assert "a/1.png" not in [h["name"] for h in fresh.query(picture(1), k=10)]
 
 
-def test_at_most_three_batches_are_decoded_at_once(
-    metric: IDSim, index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pictures(tmp_path / "many", 60)
-    live = Live(metric, monkeypatch)
-    Gallery(index, metric).update(tmp_path / "many", batch_size=4, workers=3)
-    assert live.made == 60
-    assert 4 < live.most <= 3 * 4 + 2  # and the one that begins the next batch, and one that waits for room
-
-
 def test_a_gallery_holds_the_images_of_its_last_sources(metric: IDSim, photos: Path, index: Path) -> None:
     gallery = Gallery(index, metric)
     gallery.update(photos / "a")
@@ -328,13 +285,6 @@ def test_a_quick_update_reads_only_what_may_have_changed(
     assert read == ["4.png"]
     gallery.update(photos)
     assert len(read) == 10
-
-
-def test_a_missing_file_is_no_answer(photos: Path, gallery: Gallery) -> None:
-    (photos / "a" / "3.png").unlink()
-    with pytest.warns(StaleWarning, match=r"left out 1 of 9 images: .*3\.png \(missing\)"):
-        hits = gallery.query(picture(3), k=9)
-    assert len(hits) == 8
 
 
 @pytest.mark.parametrize("source", ["files", "bytes in a manifest"])
@@ -443,40 +393,6 @@ def test_embeddings_of_images_that_are_gone_can_be_removed(
     assert gallery.prune().embeddings == 0
 
 
-def test_answers_go_on_where_another_has_pruned(metric: IDSim, photos: Path, index: Path) -> None:
-    for ask in ("vectors", "query"):
-        opened = build(index, metric, photos)
-        (photos / "a" / f"{'3' if ask == 'query' else '4'}.png").unlink()
-        other = Gallery(index, metric)
-        other.update(photos)
-        other.prune()
-        if ask == "vectors":
-            np.testing.assert_array_equal(opened.vectors(), other.vectors())
-        else:
-            names = {path.relative_to(photos).as_posix() for path in files(photos)}
-            assert {hit["name"] for hit in opened.query(picture(1), k=20)} == names
-
-
-def test_a_prune_that_is_stopped_loses_nothing(
-    metric: IDSim, photos: Path, index: Path, monkeypatch: pytest.MonkeyPatch, gallery: Gallery
-) -> None:
-    before = gallery.query(picture(20), k=4).to_records()
-    (photos / "a" / "1.png").unlink()
-    gallery.update(photos)
-
-    def stopped(path: Path, missing_ok: bool = False) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("pathlib.Path.unlink", stopped)
-        with pytest.raises(KeyboardInterrupt):
-            gallery.prune()
-    left = [h for h in before if h["name"] != "a/1.png"]
-    assert [h["name"] for h in Gallery(index, metric).query(picture(20), k=4)][: len(left)] == [h["name"] for h in left]
-    assert gallery.prune().embeddings == 1
-    assert Gallery(index, metric).update(photos).embedded == 0
-
-
 def test_what_other_models_left_can_be_removed(metric: IDSim, photos: Path, index: Path) -> None:
     gallery, other = build(index, metric, photos), build(index, random_model("dinov2"), photos)
     (other.store / "notes.txt").write_text("mine")
@@ -573,27 +489,6 @@ def test_a_damaged_list_of_images_loses_no_embedding(
     assert len(gallery.query(picture(1), k=9)) == 9
 
 
-def test_a_list_of_a_newer_format_is_refused_and_kept(
-    gallery: Gallery, metric: IDSim, photos: Path, index: Path
-) -> None:
-    path = gallery.store / "images.jsonl"
-    head, *lines = path.read_text().splitlines()
-    text = "\n".join([json.dumps({**json.loads(head), "format": 99}), *lines]) + "\n"
-    path.write_text(text)
-    with pytest.raises(GalleryError, match=r"format 99.*newer version"):
-        Gallery(index, metric).query(photos / "a" / "0.png")
-    with pytest.raises(GalleryError, match="format 99"):
-        Gallery(index, metric).update(photos)
-    assert path.read_text() == text
-
-
-def test_a_gallery_that_is_not_kept_leaves_nothing(photos: Path, tmp_path: Path, metric: IDSim) -> None:
-    metric.save_pretrained(tmp_path / "model")
-    before = sorted(tmp_path.rglob("*"))
-    assert main(["gallery", "dedupe", str(photos), "--model", str(tmp_path / "model"), "--quiet"]) == 0
-    assert sorted(tmp_path.rglob("*")) == before
-
-
 # Processes
 
 
@@ -630,30 +525,3 @@ def test_processes_that_build_one_gallery_share_the_work(
     gallery = Gallery(index, metric)
     assert (len(gallery), str(gallery.update(photos))) == (9, "9 images, 0 embedded")
     assert sum(len(Store(index)._rows) for index in {path.parent for path in shards(index)}) == 9
-
-
-def test_a_query_goes_on_while_another_updates(metric: IDSim, photos: Path, index: Path, gallery: Gallery) -> None:
-    other = Gallery(index, metric)
-    seen = []
-
-    def meanwhile(done: int, total: int) -> None:
-        if not seen:
-            seen.append(len(other.query(picture(1), k=9)))
-
-    gallery.update(photos, progress=meanwhile)
-    assert seen == [9]
-
-
-def test_a_full_disk_is_named_and_nothing_is_half_written(
-    metric: IDSim, photos: Path, index: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(path: Path, data: bytes) -> None:
-        path.open("wb").write(data[:4])
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_bytes", full)
-        with pytest.raises(OutputError, match="cannot write"):
-            Gallery(index, metric).update(photos)
-    assert not [path for path in index.rglob("*") if path.is_file() and path.name != ".lock"]
-    assert Gallery(index, metric).update(photos).images == 9

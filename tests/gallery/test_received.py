@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
 from idmetric import IDSim
 from idmetric.cli.main import main
-from idmetric.gallery import Gallery
-from idmetric.gallery.clusters import near_duplicates
-from idmetric.gallery.prune import LOOKS
 from idmetric.stream import shards
 from tests.embed_parts import pictures
 from tests.permissions import permissions_count
@@ -54,29 +50,6 @@ def store_of(gallery: Path) -> Path:
 # Links
 
 
-@pytest.mark.parametrize("command", ["gallery build", "score --cache"])
-def test_weights_next_to_a_received_gallery_stay(command: str, run: Runner, photos: Path, model: Path) -> None:
-    """A part of the received gallery is a link to the user's folder of weights, which are no shards."""
-    received, weights = photos.parent / "received", photos.parent / "weights"
-    build = ("gallery", "build", photos, "--gallery", received, "--model", model, "--device", "cpu", "--quiet")
-    assert run(*build) == 0
-    store = store_of(received)
-    store.rename(weights)
-    damage(next(weights.glob("cls-*.safetensors")))
-    for name in ("model.safetensors", "cls-half.safetensors"):
-        (weights / name).write_bytes(b"not readable as weights")
-    store.symlink_to(weights)
-    before = contents(weights)
-
-    if command == "gallery build":
-        run.fails("is a link to", *build)
-    else:
-        first, second, _ = sorted(photos.iterdir())
-        run.fails("is reached through a link", "score", first, second, "--model", model, "--device", "cpu", "--cache",
-                  received)  # fmt: skip
-    assert contents(weights) == before
-
-
 def test_pruning_others_does_not_empty_another_gallery_through_a_link(run: Runner, photos: Path, model: Path) -> None:
     mine, received = photos.parent / "mine", photos.parent / "received"
     for gallery, words in ((mine, ["--dtype", "bfloat16"]), (received, [])):
@@ -86,26 +59,6 @@ def test_pruning_others_does_not_empty_another_gallery_through_a_link(run: Runne
     error = run.fails("is a link to", "gallery", "prune", "--gallery", received, "--model", model, "--others")
     assert str(store_of(mine)) in error
     assert contents(mine) == before
-
-
-def test_pictures_of_a_gallery_are_not_deleted_through_a_link(metric: IDSim, photos: Path) -> None:
-    mine, received = (Gallery(photos.parent / name, metric) for name in ("mine", "received"))
-    for gallery in (mine, received):
-        gallery.update(photos)
-    near_duplicates(mine)
-    (mine.store / LOOKS / "notes.txt").write_text("mine")
-    for path in (mine.store / LOOKS).glob("*.safetensors"):
-        damage(path)
-    (received.store / LOOKS).symlink_to(mine.store / LOOKS)
-    before = contents(mine.store)
-
-    with pytest.raises(shards.ShardError, match="is reached through a link"):
-        near_duplicates(received)
-    sorted(photos.iterdir())[0].unlink()
-    received.update(photos)
-    with pytest.raises(shards.ShardError, match="is reached through a link"):
-        received.prune()
-    assert contents(mine.store) == before
 
 
 # Damage
@@ -145,17 +98,6 @@ def test_a_byte_flipped_in_a_cache_moves_no_score(run: Runner, photos: Path, mod
 # Pipes
 
 
-def test_a_pipe_as_the_list_of_images_does_not_hang(run: Runner, photos: Path, model: Path) -> None:
-    index = photos.parent / "index"
-    words = ("--gallery", index, "--model", model, "--device", "cpu")
-    assert run("gallery", "build", photos, *words, "--quiet") == 0
-    images = store_of(index) / "images.jsonl"
-    images.unlink()
-    os.mkfifo(images)
-    for command in (("build", photos, *words), ("cluster", *words), ("info", "--gallery", index)):
-        run.fails(f"{str(images)!r} is a pipe or a device", "gallery", *command)
-
-
 # Files that moved
 
 
@@ -174,18 +116,6 @@ def test_a_moved_gallery_says_so_in_one_line(run: Runner, photos: Path, model: P
     assert not page.exists()
     assert contents(index) == before
     run.fails("0 embedded", "gallery", "build", photos.parent / "moved", *words, status=0)
-
-
-def test_missing_images_end_every_answer_with_status_4(run: Runner, photos: Path, model: Path) -> None:
-    index, page = photos.parent / "index", photos.parent / "page.html"
-    words = ("--gallery", index, "--model", model, "--device", "cpu")
-    assert run("gallery", "build", photos, *words, "--quiet") == 0
-    first, _, last = sorted(photos.iterdir())
-    last.unlink()
-    for command in (("query", first), ("dedupe",), ("cluster", "--threshold", 1), ("prune",),
-                    ("report", "--threshold", 1, "--output", page)):  # fmt: skip
-        error = run.fails(f"left out 1 of 3 images: {last} (missing)", "gallery", *command, *words, status=4)
-        assert error.count("left out") == 1
 
 
 # Closed and read-only ones
@@ -213,61 +143,3 @@ def test_a_read_only_gallery_answers(run: Runner, photos: Path, model: Path) -> 
     for folder in (store_of(index), index):
         folder.chmod(0o700)
     assert contents(index) == before
-
-
-@pytest.mark.parametrize("closed", ["gallery", "part", "shard", "list of images"])
-def test_a_closed_gallery_is_named_and_not_called_none(run: Runner, photos: Path, model: Path, closed: str) -> None:
-    index = photos.parent / "index"
-    words = ("--gallery", index, "--model", model, "--device", "cpu")
-    assert run("gallery", "build", photos, *words, "--quiet") == 0
-    store, (first, second, _) = store_of(index), sorted(photos.iterdir())
-    path = {
-        "gallery": index,
-        "part": store,
-        "shard": next(store.glob("cls-*")),
-        "list of images": store / "images.jsonl",
-    }
-    before = contents(index)
-    path[closed].chmod(0)
-    with permissions_count():
-        for command in (("query", first), ("cluster", "--threshold", 1), ("build", photos), ("prune",)):
-            error = run.fails(str(path[closed]), "gallery", *command, *words)
-            assert error.count("\n") == 1
-            assert "change its mode or owner (chmod, chown)" in error
-            assert "Errno" not in error
-            assert "not a gallery" not in error
-            assert "damaged" not in error
-        if closed != "list of images":
-            run.fails(str(path[closed]), "score", first, second, "--model", model, "--device", "cpu", "--cache", index)
-    path[closed].chmod(0o700)
-    assert contents(index) == before
-
-
-@pytest.mark.parametrize("command", ["score", "score --pairs", "score --calibration", "gallery build", "eval folder",
-                                     "data info"])  # fmt: skip
-def test_closed_files_and_folders_are_named_with_what_to_do(
-    run: Runner, photos: Path, model: Path, command: str
-) -> None:
-    first, second, _ = sorted(photos.iterdir())
-    closed, manifest = photos.parent / "closed", photos.parent / "closed.csv"
-    pictures(closed, 2)
-    manifest.write_text(f"identity,path\na,{first}\n")
-    words = ("--model", model, "--device", "cpu")
-    typed = {
-        "score": ("score", first, closed / "0000.png", *words),
-        "score --pairs": ("score", "--pairs", manifest, *words),
-        "score --calibration": ("score", first, second, "--calibration", manifest, *words),
-        "gallery build": ("gallery", "build", closed, "--gallery", photos.parent / "index", *words),
-        "eval folder": ("eval", "folder", "--data", closed, "--model", model),
-        "data info": ("data", "info", manifest),
-    }[command]
-    closed.chmod(0)
-    manifest.chmod(0)
-    with permissions_count():
-        status, _, error = run.all(*typed)
-    assert status in (1, 2)
-    assert error.splitlines()[-1].count("closed") >= 1
-    assert "change its mode or owner (chmod, chown)" in error
-    assert "Errno" not in error
-    assert "no such" not in error
-    closed.chmod(0o700)

@@ -1,9 +1,6 @@
 from __future__ import annotations
 
 import io
-import pickle
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +11,6 @@ from PIL import Image
 
 from idmetric import IDSim, ImageReadError
 from idmetric.data.manifest.table import Manifest, ManifestError, Row
-from idmetric.train import augment
 from idmetric.train.batches import (
     Pictures,
     batch_rows,
@@ -138,12 +134,6 @@ def test_a_mask_that_is_asked_for_and_not_there_is_an_error_with_the_row(photos:
         Pictures.of(metric, photos).read(0, foreground=True)
 
 
-def test_sizes_may_follow_the_image(photos: Manifest) -> None:
-    halves = Pictures(photos, lambda height, width: (height // 2, width // 2))
-    assert halves.read(0).shape == (3, 22, 30)
-    assert halves.read(3).shape == (3, 30, 22)  # turned upright
-
-
 def test_masking_comes_before_augmentation(photos: Manifest) -> None:
     seen: list[Image.Image] = []
 
@@ -154,20 +144,6 @@ def test_masking_comes_before_augmentation(photos: Manifest) -> None:
     Pictures(photos, (32, 32), augment=spy).read(0, generator(0), foreground=True)
     assert seen[0].size == (60, 44)  # before the resize
     assert seen[0].getpixel((0, 0)) == (0, 0, 0)
-
-
-def test_threads_and_pickles_read_the_same(photos: Manifest) -> None:
-    pictures = Pictures(photos, (32, 32), augment=partial(augment.nearid, size=(32, 32)))
-
-    def read(some: Pictures) -> torch.Tensor:
-        return torch.stack([some.read(row, generator(0, 0, row)) for row in range(6)])
-
-    alone = read(pictures)
-    assert not pictures.read(0, generator(0, 0, 0)).equal(pictures.read(0, generator(0, 0, 1)))
-    assert (pictures.read_bytes(0, generator(0, 0, 0)).float() / 255).equal(alone[0])
-    with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(read, [pictures, pickle.loads(pickle.dumps(pictures))] * 2))
-    assert all(x.equal(alone) for x in found)
 
 
 # Before the first step

@@ -4,7 +4,7 @@ import json
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,11 @@ from idmetric.cli.train import main
 from idmetric.data.manifest.table import Manifest, Row, read
 from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.models import timm_encoders as encoders
-from idmetric.metric.models import tokens as token_features
 from idmetric.metric.models.idsim import IDSimConfig
 from idmetric.metric.models.timm_weights import resample_positions
 from idmetric.train import augment, state
 from idmetric.train.batches import TRAINING, VALIDATION, generator
-from idmetric.train.idsim.config import SMOKE, IDSimTraining
+from idmetric.train.idsim.config import IDSimTraining
 from idmetric.train.idsim.data import read_triplets
 from idmetric.train.idsim.loss import compare
 from idmetric.train.idsim.recipe import IDSimRecipe, build, untrained
@@ -41,7 +40,6 @@ CONFIG = IDSimTraining(
     backbone="vit_small_patch16_dinov3", backbone_args={"depth": 2, "embed_dim": 48, "num_heads": 3},
     backbone_weights="random", image_size=SIDE, hidden=24, batch_size=3, accumulation=2, epochs=2, precision="no",
 )  # fmt: skip
-FIELDS = {field.name for field in fields(IDSimTraining)}
 PLAIN = replace(CONFIG, dropout=0.0, augment=False)
 SETTINGS = TrainSettings(save_every=2, validate_every=0, log_every=1, workers=0)
 
@@ -133,43 +131,6 @@ def test_the_smoke_run_ends_in_a_model_that_opens_without_peft(smoke: Path, monk
     assert record["settings"]["terms"] == "both"
     assert record["best"]["step"] > 0
     assert type(load(smoke / "best", device="cpu")) is IDSim
-
-
-def smoke_recipe(smoke: Path, **change: Any) -> IDSimRecipe:
-    """The recipe as the smoke run starts, without what is drawn for each step."""
-    config = replace(
-        IDSimTraining(), dropout=0.0, augment=False, **{k: v for k, v in SMOKE.items() if k in FIELDS}, **change
-    )
-    return recipe(config, read(smoke / "smoke-data/triplets.parquet"), lively=False)
-
-
-def test_the_smoke_models_class_features_differ_between_images(smoke: Path) -> None:
-    shown = read(smoke / "smoke-data/triplets.parquet")
-    features = load(smoke, device="cpu").embed([shown.image(row) for row in range(9)]).cls
-    assert (features @ features.T).min() < 0.9
-    logged = [json.loads(line) for line in (smoke / "log.jsonl").read_text().splitlines()]
-    validations = [entry["validation"] for entry in logged if "validation" in entry]
-    assert all(validation["triplet"] > 0 for validation in validations)  # 0 where all distances tie
-
-
-def test_the_smoke_runs_class_loss_is_that_of_its_images_one_by_one(smoke: Path) -> None:
-    found = smoke_recipe(smoke)
-    expected = by_hand(found, read(smoke / "smoke-data/triplets.parquet"))
-    got = values(found)
-    assert got["cls_loss"] == pytest.approx(expected["cls_loss"], rel=1e-4)
-    assert got["loss"] == pytest.approx(expected["cls_loss"] + expected["patch_loss"], rel=1e-3)
-
-
-def test_the_smoke_run_notices_a_class_term_that_is_dropped(smoke: Path) -> None:
-    """A term without a gradient, as of equal features or of a weight of 0, leaves the patches' gradient alone."""
-    gradients = []
-    for terms in ("both", "patch"):
-        found = smoke_recipe(smoke, terms=terms)
-        found.step(found.load(0))
-        lora = [p.grad.flatten() for n, p in found.model.named_parameters() if "lora_B" in n and p.grad is not None]
-        gradients.append(torch.cat(lora))
-    both, patch = gradients
-    assert (both - patch).norm() > 0.5 * patch.norm()
 
 
 def test_defaults_are_the_papers() -> None:
@@ -389,14 +350,6 @@ def test_lora_and_heads_train_and_nothing_else(data: Manifest, tmp_path: Path) -
     assert {found.lr_factor(step) for step in range(5)} == {1.0}
 
 
-@pytest.mark.parametrize(("terms", "other"), [("cls", "mlp_patch"), ("patch", "mlp_cls")])
-def test_the_head_that_no_loss_sees_stays_frozen(terms: Any, other: str, data: Manifest) -> None:
-    found = recipe(replace(PLAIN, terms=terms), data)
-    assert not any(p.requires_grad for n, p in found.model.named_parameters() if n.startswith(other))
-    found.step(found.load(0))
-    assert all((p.grad is not None) == p.requires_grad for p in found.model.parameters())
-
-
 @pytest.mark.parametrize("alpha", [32.0, 8.0])
 def test_the_saved_model_scores_as_the_trained_one(alpha: float, data: Manifest, tmp_path: Path) -> None:
     found = recipe(replace(PLAIN, alpha=alpha), data)
@@ -424,24 +377,6 @@ def test_checkpointing_changes_no_gradient(data: Manifest) -> None:
 
 
 # The backbone
-
-
-def test_a_backbones_weights_are_those_of_the_file(tmp_path: Path, data: Manifest) -> None:
-    settings = IDSimConfig(PLAIN.backbone, SIDE, 24, backbone_args=PLAIN.backbone_args)
-    other = untrained(settings, "", seed=5).backbone
-    save_file({k: v.contiguous() for k, v in other.state_dict().items()}, tmp_path / "model.safetensors")
-    found = recipe(replace(PLAIN, backbone_weights=str(tmp_path / "model.safetensors")), data, lively=False)
-    pixels = torch.rand(1, 3, SIDE, SIDE)
-    with torch.no_grad():
-        ours, theirs = (token_features.last_tokens(m, pixels)[1] for m in (found.model.backbone, other))
-        new = token_features.last_tokens(recipe(PLAIN, data, lively=False).model.backbone, pixels)[1]
-    assert ours.equal(theirs)
-    assert not new.allclose(theirs, atol=1e-2)
-    assert len(found.settings["weights"]) == 12  # named by their content
-    again = recipe(replace(PLAIN, backbone_weights=str(tmp_path)), data, lively=False)  # a folder with that file
-    assert again.settings == found.settings
-    with pytest.raises(CheckpointError, match=r"--backbone-weights lost: no such file"):
-        recipe(replace(PLAIN, backbone_weights="lost"), data)
 
 
 def test_weights_are_fetched_and_never_random_unasked(data: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -502,15 +437,6 @@ def test_a_resumed_run_equals_an_uninterrupted_one(data: Manifest, tmp_path: Pat
     assert max(state.checkpoints(tmp_path / "run")) == 2
     train("run")
     assert same_results(tmp_path / "whole", tmp_path / "run")
-
-
-def test_other_data_are_no_same_run(data: Manifest) -> None:
-    same = recipe(PLAIN, data).settings
-    assert same == recipe(replace(PLAIN, checkpointing=True), data).settings
-    fewer = recipe(replace(PLAIN, accumulation=1), data.take(np.arange(len(data)) >= 3)).settings
-    assert (same["data"] != fewer["data"], same["validation"] == fewer["validation"]) == (True, True)
-    other = recipe(PLAIN, data.replace(identity=[f"a {x}" for x in data.column("identity")])).settings
-    assert same["data"] != other["data"]
 
 
 def train_as(out: Path, file: Path, rank: int, port: str) -> None:

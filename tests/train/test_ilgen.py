@@ -30,7 +30,6 @@ from idmetric.train.processes import Processes
 from tests.reference import losses_loop as loop
 from tests.train_parts import (
     a_minute_offline,
-    check_commands,
     in_two_processes,
     killed_at,
     launched,
@@ -245,16 +244,6 @@ def test_chunks_and_checkpointing_change_no_gradient(data: Manifest, loss: str) 
 # What trains
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("loss", ["recall@k", "infonce", "contrastive"])
-def test_the_whole_encoder_trains(data: Manifest, tmp_path: Path, loss: str) -> None:
-    recipe = made(data, loss=loss, epochs=1)
-    before = {name: p.detach().clone() for name, p in recipe.model.named_parameters()}
-    assert all(p.requires_grad for p in recipe.model.parameters())
-    fit(recipe, tmp_path / "run", TrainSettings(**RUN), recipe.processes)
-    assert not [name for name, p in recipe.model.named_parameters() if p.equal(before[name])]
-
-
 def test_softmax_margin_trains_the_classifier_first_and_then_both(data: Manifest) -> None:
     recipe = made(data, loss="softmax-margin", lr=1e-4)
     assert (recipe.batches.per_pass, recipe.frozen_steps, recipe.steps) == (3, 6, 9)
@@ -299,16 +288,6 @@ def test_batch_statistics_stay_and_results_do_not_depend_on_the_chunk(data: Mani
         found.append(loss_of(recipe))
         assert all(b.equal(before[name]) for name, b in recipe.model.named_buffers())
     assert found[0] == pytest.approx(found[1], rel=1e-4)
-
-
-def test_it_learns_to_retrieve(data: Manifest, tmp_path: Path) -> None:
-    trained(data, tmp_path / "run", {"validate_every": 1000}, augment=False, epochs=20, classes=9, lr=3e-3)
-    log = read_log(tmp_path / "run" / "log.jsonl")
-    losses = [value for _, value in log["loss"]]
-    assert np.mean(losses[-3:]) < np.mean(losses[:3]) - 0.1
-    scores = [value for _, value in log["validation/map"]]
-    assert scores[-1] > scores[0] + 0.05, scores
-    assert (tmp_path / "run" / "best" / "model.safetensors").is_file()
 
 
 # Switches
@@ -357,12 +336,6 @@ def test_a_killed_run_resumes_to_the_same_weights(data: Manifest, tmp_path: Path
     assert max(state.checkpoints(tmp_path / "run")) == 4
     trained(data, tmp_path / "run", {**settings, "workers": 2}, **options)
     assert same_results(tmp_path / "whole", tmp_path / "run")
-
-
-def test_a_run_resumes_with_another_chunk_but_not_on_other_data(data: Manifest) -> None:
-    settings = [made(data, chunk=7, checkpointing=True).settings, made(data).settings]
-    assert settings[0] == settings[1]
-    assert made(data.take(range(32))).settings["data"] != settings[0]["data"]
 
 
 def together(data: Manifest, out: Path, rank: int = 0, port: str = "") -> None:
@@ -484,13 +457,3 @@ def test_the_heads_of_the_packaged_model_train_and_nothing_else(data: Manifest, 
         made(few, **{**options, "image_size": 64})
     with pytest.raises(ValueError, match="resnet18 has no heads: leave out --train heads"):
         made(few, **{**options, **SMALL_RESNET})
-
-
-def test_all_of_the_packaged_model_trains_but_its_head_of_patches(data: Manifest) -> None:
-    recipe = made(data, **TINY_RUN)
-    frozen = {name.split(".")[0] for name, p in recipe.model.named_parameters() if not p.requires_grad}
-    assert frozen == {"mlp_patch"}
-
-
-def test_commands_of_the_page_parse() -> None:
-    check_commands("ilgen", commands=4, options=13)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import multiprocessing
 import os
@@ -20,11 +19,9 @@ from torch import Tensor, nn
 
 from idmetric import load
 from idmetric.metric.files.digest import BLANK, seal
-from idmetric.metric.files.output import OutputError
 from idmetric.train import run_folder, state
-from idmetric.train.loader import seed_all
 from idmetric.train.log import truncate
-from idmetric.train.loop import Stopped, TrainSettings, fit
+from idmetric.train.loop import TrainSettings, fit
 from idmetric.train.processes import Processes
 from idmetric.train.state import TrainError
 from tests.fuzz.flips import spread_flips
@@ -156,21 +153,6 @@ def test_two_processes_train_the_weights_of_one(tmp_path: Path) -> None:
     assert (tmp_path / "two-1.txt").read_text() == ""  # only the main one speaks
 
 
-def test_one_process_resumes_the_run_of_two(tmp_path: Path) -> None:
-    train(tmp_path / "one", Config(**EQUAL))
-    assert together(tmp_path / "run", {**EQUAL, "poison": 9}) == [3, 3]
-    assert max(state.checkpoints(tmp_path / "run")) == 8
-    train(tmp_path / "run", Config(**EQUAL))
-    one, two = weights(tmp_path / "one"), weights(tmp_path / "run")
-    assert all((one[name].double() - two[name].double()).abs().max() < 1e-5 for name in one)
-
-
-def test_processes_stop_together_where_one_cannot_load(tmp_path: Path) -> None:
-    assert together(tmp_path / "run", {"missing": 2}) == [3, 3]
-    for rank in range(2):
-        assert "the batch of step 3 cannot be loaded: lost.png" in (tmp_path / f"run-{rank}.txt").read_text()
-
-
 def test_processes_stop_together_at_a_nan(tmp_path: Path) -> None:
     assert together(tmp_path / "run", {"poison": 2}) == [3, 3]
     for rank in range(2):
@@ -207,15 +189,6 @@ def test_the_loop_alone_seeds_dropout(tmp_path: Path) -> None:
     train(tmp_path / "d", Config(steps=3, dropout=0.0, noise=0.0), seed=1)
     assert not same(weights(tmp_path / "a", 3), weights(tmp_path / "b", 3))
     assert same(weights(tmp_path / "c", 3), weights(tmp_path / "d", 3))
-
-
-def test_seeds_of_steps_and_processes_differ() -> None:
-    drawn = set()
-    for step in range(5):
-        for rank in range(3):
-            seed_all(0, step, rank)
-            drawn.add((torch.rand(()).item(), random.random(), np.random.rand()))  # noqa: NPY002
-    assert len({a for a, _, _ in drawn}) == len({b for _, b, _ in drawn}) == len({c for _, _, c in drawn}) == 15
 
 
 @pytest.mark.parametrize("precision", ["no", "bf16", "fp16"])
@@ -308,31 +281,6 @@ def test_the_last_checkpoints_and_the_best_one_stay(tmp_path: Path) -> None:
     assert found == [(0, 9.0), (2, 0.1), (4, 0.7), (8, 0.7), (10, 0.3), (12, 0.2)]  # no NaN, which JSON has not
 
 
-def test_the_best_result_is_the_best_even_if_saving_freezes_the_model(tmp_path: Path) -> None:
-    class Freezing(Scored):
-        def save(self, folder: Path) -> None:
-            self.model.requires_grad_(False).eval()
-            super().save(folder)
-
-    train(tmp_path / "run", kind=Freezing, save_every=1, validate_every=2)
-    check_best_and_last(tmp_path / "run")
-
-
-def test_the_validated_model_is_the_saved_one_in_all_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    done: list[str] = []
-
-    class Seen(PairRecipe):
-        def validate(self) -> Any:
-            done.append("validated")
-            return super().validate()
-
-    processes = Processes(cpu=True)
-    monkeypatch.setattr(processes, "copy_from_main", lambda tensors: done.append("buffers"))
-    fit(Seen(Config(steps=5), processes), tmp_path / "run", TrainSettings(**{**SETTINGS, "save_every": 0}), processes)
-    # at the start all tensors, then before each validation, and with the checkpoint at the end
-    assert done == ["buffers", *["buffers", "validated"] * 2, "buffers"]
-
-
 def test_learning_rates_follow_the_recipe_in_each_group(tmp_path: Path) -> None:
     seen = []
 
@@ -416,30 +364,6 @@ def test_fp16_survives_gradients_that_overflow_but_not_for_ever(tmp_path: Path) 
         train(tmp_path / "other", Config(steps=40), "fp16", Overflowing)
 
 
-def no_space(*_: Any) -> None:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def test_a_resumed_run_repeats_a_validation_that_failed(tmp_path: Path) -> None:
-    class Broken(PairRecipe):
-        def validate(self) -> dict[str, float]:
-            raise OSError("lost.png is gone")
-
-    with pytest.raises(TrainError, match=r"^validation after step 0: lost\.png is gone$"):
-        train(tmp_path / "first", kind=Broken)
-    rare = {"save_every": 0, "validate_every": 0}
-    with pytest.raises(TrainError, match=r"^validation after step 12: lost\.png is gone$"):
-        train(tmp_path / "run", kind=Broken, **rare)
-    for name in ("run", "whole"):  # the first of them trains nothing again
-        train(tmp_path / name, **rare)
-    found = [read_log(tmp_path / name / "log.jsonl")["validation/accuracy"] for name in ("run", "whole")]
-    assert found[0] == found[1]
-    assert [step for step, _ in found[0]] == [12]
-    files = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("run", "whole")]
-    assert files[0] == files[1]
-    assert (tmp_path / "run/best/config.json").is_file()
-
-
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_batch_that_cannot_be_loaded_is_named(tmp_path: Path, workers: int) -> None:
     with pytest.raises(TrainError, match=r"batch of step 3 cannot be loaded: lost\.png"):
@@ -482,55 +406,6 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
         with pytest.raises(TrainError, match=message):
             train(tmp_path / out)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["recipe.json", "thesis.tex"]
-
-
-def test_a_full_disk_leaves_the_checkpoint_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write, calls = save_file, []
-
-    def full(tensors: Any, path: Path, metadata: Any) -> None:
-        calls.append(path)
-        write(tensors, path, metadata)
-        if len(calls) == 2:
-            os.truncate(path, 100)
-            no_space()
-
-    often = {"save_every": 2, "validate_every": 0}
-    with monkeypatch.context() as patch:
-        patch.setattr("safetensors.torch.save_file", full)
-        with pytest.raises(OutputError, match=r"step-000004\.safetensors': the disk is full"):
-            train(tmp_path / "run", **often)
-    assert [p.name for p in (tmp_path / "run/checkpoints").iterdir()] == ["step-000002.safetensors"]
-    for name in ("run", "whole"):
-        train(tmp_path / name, **often)
-    assert same(weights(tmp_path / "run"), weights(tmp_path / "whole"))
-
-
-def test_ctrl_c_stops_after_the_step(tmp_path: Path) -> None:
-    class Pressed(PairRecipe):
-        def step(self, batch: Any) -> Any:
-            if not (tmp_path / "pressed").exists():
-                (tmp_path / "pressed").touch()
-                os.kill(os.getpid(), signal.SIGINT)
-            return super().step(batch)
-
-    handler = signal.getsignal(signal.SIGINT)
-    processes = Processes("no", cpu=True)
-    recipe = Pressed(Config(), processes)
-    stopped = fit(recipe, tmp_path / "run", TrainSettings(**{**SETTINGS, "workers": 1}), processes)
-    assert stopped == Stopped(1, signal.SIGINT)
-    assert "stopped after step 1, which is saved" in str(stopped)
-    assert signal.getsignal(signal.SIGINT) == handler
-    for name in ("run", "whole"):
-        train(tmp_path / name)
-    assert same(weights(tmp_path / "run"), weights(tmp_path / "whole"))
-
-
-def test_what_a_kill_while_writing_leaves_is_removed(tmp_path: Path) -> None:
-    interrupt(tmp_path / "run")
-    torn = tmp_path / "run/checkpoints/.step-000006.safetensors.0123456789ab"
-    torn.write_bytes(b"half")
-    train(tmp_path / "run")
-    assert not torn.exists()
 
 
 def test_a_damaged_or_foreign_checkpoint_is_named(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,9 @@ from idmetric import CheckpointError, NearID, load
 from idmetric.cli.train import main
 from idmetric.data.manifest.table import Manifest, ManifestError, Row, read
 from idmetric.metric.models import timm_encoders
-from idmetric.stream import shards
 from idmetric.train import state
 from idmetric.train.batches import generator
-from idmetric.train.features import FeatureCache, picture_keys, trunk_id
+from idmetric.train.features import picture_keys, trunk_id
 from idmetric.train.loop import TrainError, TrainSettings, fit
 from idmetric.train.losses.near_id import Tuples, near_id
 from idmetric.train.losses.near_id_objectives import circle_ranked, oracle_info_nce, sigmoid_ranked, symmetric_info_nce
@@ -34,11 +33,9 @@ from idmetric.train.processes import Processes
 from tests.train_parts import (
     a_minute_offline,
     in_two_processes,
-    killed_at,
     launched,
     picture,
     read_log,
-    same_results,
 )
 
 MODEL = {name: SMOKE[name] for name in ("backbone", "backbone_weights", "backbone_args", "image_size")}
@@ -330,14 +327,6 @@ def test_the_defaults_are_the_papers() -> None:
     assert asdict(NearIDTraining()).items() >= papers.items()
 
 
-def test_objectives_differ_and_infonce_reads_no_distractors(data: Manifest) -> None:
-    assert len({round(loss(recipe(data, objective=name, batch_size=14)), 4) for name in OBJECTIVES}) == 7
-    run = recipe(data, objective="info-nce")
-    roles = data.column("role")
-    assert {roles[row] for row in run.load(0)["rows"]} == {"real"}
-    assert run.config.shape.positives == 1
-
-
 def test_an_identity_twice_in_a_batch_is_not_its_own_negative(data: Manifest) -> None:
     run = recipe(data, batch_size=14)  # all of an epoch: part-edits four times
     batch = run.load(0)
@@ -378,27 +367,6 @@ def test_settings_that_cannot_be_are_refused(wrong: dict[str, Any], says: str) -
 
 
 # Runs
-
-
-def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
-    data = write(tmp_path / "data", things=4, splits=(None, None, "val", "val"))
-    settings = TrainSettings(save_every=2, validate_every=3, log_every=1, workers=0, max_grad_norm=1.0)
-
-    def train(name: str, **config: Any) -> None:
-        run = recipe(data, augment=True, steps=8, batch_size=3, **config)
-        fit(run, tmp_path / name, settings, run.processes)
-
-    train("whole")
-    with killed_at(5, NearIDRecipe):
-        train("resumed")
-    train("resumed")
-    assert same_results(tmp_path / "whole", tmp_path / "resumed")
-    logs = [read_log(tmp_path / name / "log.jsonl") for name in ("whole", "resumed")]
-    assert logs[0]["loss"] == logs[1]["loss"]
-    assert {"validation/ssr", "validation/pa"} <= logs[0].keys()
-    assert (tmp_path / "whole/best/model.safetensors").is_file()
-    with pytest.raises(TrainError, match="alpha"):
-        train("whole", alpha=1.0)
 
 
 def share_of_two(folder: Path, rank: int, port: str) -> None:
@@ -492,30 +460,6 @@ def test_features_are_named_by_content_and_by_trunk(tmp_path: Path) -> None:
     assert trunk_id(a, siglip.trunk_state(a), "no") == names[0]
 
 
-def cache_of(folder: Path, keys: Sequence[str] = (), trunk: str = "trunk") -> FeatureCache:
-    """A cache, with features of these keys: their letters as numbers."""
-    cache = FeatureCache(folder, trunk)
-    cache.fill(keys, lambda part: (torch.full((2, 3), float(ord(key))) for key in part), Processes(cpu=True))
-    return cache
-
-
-def test_a_damaged_cache_and_one_that_cannot_be_written_are_reported(tmp_path: Path) -> None:
-    assert cache_of(tmp_path, "ab").get("b").tolist() == [[98.0] * 3] * 2
-    [file] = (tmp_path / "trunk").iterdir()
-    file.write_bytes(file.read_bytes()[:-4])
-    with pytest.raises(TrainError, match="delete it"):
-        cache_of(tmp_path)
-    cache = cache_of(tmp_path, "c", "flipped")
-    [file] = (tmp_path / "flipped").iterdir()
-    file.write_bytes(file.read_bytes()[:-1] + b"\0")
-    shards._check.cache_clear()  # the clock of the file system may not have moved since the file was checked
-    with pytest.raises(TrainError, match=f"{file.name}' is damaged"):
-        cache.get("c")
-    (tmp_path / "blocked").write_text("a file, no folder")
-    with pytest.raises(TrainError, match="cannot be filled"):
-        cache_of(tmp_path, "a", "blocked")
-
-
 # Where it starts
 
 
@@ -541,20 +485,6 @@ def test_it_starts_from_siglip_as_transformers_stores_it(data: Manifest, tmp_pat
     assert NearID(tmp_path / "out", device="cpu")(x).cls.equal(run.model(x).cls)
     further = recipe(data, **own, backbone=str(tmp_path / "out"))  # a NearID can be trained on
     assert further.model(x).cls.equal(run.model(x).cls)
-
-
-@pytest.mark.slow
-def test_it_starts_from_a_timm_model_with_attention_pooling(tmp_path: Path) -> None:
-    name = "vit_base_patch32_siglip_256.v2_webli"
-    torch.manual_seed(0)
-    plain = timm_encoders.build(name.split(".")[0], image_size=256, args={"act_layer": "gelu_tanh"})
-    save_file({k: v.contiguous() for k, v in plain.state_dict().items()}, tmp_path / "weights.safetensors")
-    model = siglip.start(NearIDTraining(name, str(tmp_path / "weights.safetensors")))
-    x = torch.rand(1, 3, 256, 256)
-    with torch.no_grad():
-        pooled = plain.eval()((x - 0.5) / 0.5)
-    assert (model(x).cls - torch.nn.functional.normalize(pooled, dim=-1)).abs().max() < 1e-5
-    assert sum(p.requires_grad for p in model.parameters()) == len(list(plain.attn_pool.parameters()))
 
 
 def test_weights_are_never_random_unasked(data: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import subprocess
 import sys
 from dataclasses import asdict, replace
@@ -26,14 +25,14 @@ from idmetric.train import state
 from idmetric.train.batches import Pictures, generator
 from idmetric.train.loop import TrainError, TrainSettings, fit
 from idmetric.train.processes import Processes
-from idmetric.train.visme import items, recipe, small_qwen
+from idmetric.train.visme import items, recipe
 from idmetric.train.visme.batch_sampler import Batch
 from idmetric.train.visme.config import SMOKE, VisMETraining
 from idmetric.train.visme.data import prepare
 from idmetric.train.visme.items import precision_at_1
 from idmetric.train.visme.recipe import VisME, build
 from idmetric.train.visme.wording import WordedRow
-from tests.train_parts import a_minute_offline, check_commands, free_port, killed_at, read_log, same_results
+from tests.train_parts import a_minute_offline, free_port, read_log
 
 pytest.importorskip("peft")
 pytest.importorskip("transformers")
@@ -171,54 +170,6 @@ def test_a_run_writes_a_model_that_opens_without_lora(data: Manifest, tmp_path: 
     assert temperature[-1] != temperature[0]
 
 
-@pytest.mark.slow
-def test_training_lets_queries_find_their_targets(data: Manifest, tmp_path: Path) -> None:
-    trained(data, tmp_path / "run", steps=24, lr=0.02, hard=0, rank=8, temperature=0.1)
-    losses = [value for _, value in read_log(tmp_path / "run" / "log.jsonl")["loss"]]
-    assert np.mean(losses[-5:]) < 0.75 * np.mean(losses[:5])
-
-
-@pytest.mark.slow
-def test_a_killed_run_resumes_to_the_same_weights(data: Manifest, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"dropout": 0.2, "steps": 6}
-    trained(data, tmp_path / "whole", **options)
-    with killed_at(4, VisME):
-        trained(data, tmp_path / "run", **options)
-    assert max(state.checkpoints(tmp_path / "run")) == 4
-    trained(data, tmp_path / "run", **options)
-    assert same_results(tmp_path / "whole", tmp_path / "run")
-
-
-def test_images_travel_in_two_tensors_and_eight_bits_without_loss(data: Manifest) -> None:
-    # each tensor that a loading process sends takes an open file
-    found = made(data)
-    batch = found.load(0)
-    assert [type(x) for x in batch["pixels"]] == [Tensor, Tensor]
-    assert batch["pixels"].flat.dtype == torch.uint8
-    assert sum(isinstance(x, Tensor) for x in batch.values()) == 3
-    images = batch["pixels"].take(slice(None))
-    assert len(images) == len(batch["rows"]) == len(batch["words"])
-    assert None in images
-    for row, pixels in zip(batch["rows"], images, strict=True):
-        assert (pixels is None) == (row < 0)
-        assert pixels is None or pixels.equal(found.loader.pictures.read(row))
-    some = batch["pixels"].take(slice(3, 5))
-    assert all(a is b or a.equal(b) for a, b in zip(some, images[3:5], strict=True))
-    different = {row for row in batch["rows"] if row >= 0}
-    assert len(batch["pixels"].flat) == sum(found.loader.pictures.read(row).numel() for row in different)
-
-
-def test_a_run_does_not_resume_on_another_model_or_other_data(data: Manifest, tmp_path: Path) -> None:
-    base = str(tmp_path / "base")
-    small_qwen.write(base, seed=0)
-    found = made(data, model=base).settings
-    assert found == made(data, model=base, chunk=3).settings
-    other = data.replace(text=[text and f"the {text}" for text in data.column("text")])
-    assert made(other, model=base).settings["data"] != found["data"]
-    small_qwen.write(base, seed=1)
-    assert made(data, model=base).settings["weights"] != found["weights"]
-
-
 def test_candidates_with_the_targets_text_are_no_negatives(data: Manifest) -> None:
     found, ids = made(data), data.column("id")
     query, target = (
@@ -228,11 +179,6 @@ def test_candidates_with_the_targets_text_are_no_negatives(data: Manifest) -> No
     codes = replace(found.loader, batch_size=5).load(batch, 0, 1)["identity"].tolist()
     assert codes[2] == codes[3]  # "color 0" is the caption of c0 and c3
     assert len(set(codes)) == 4
-
-
-def test_a_fixed_temperature_stays(data: Manifest, tmp_path: Path) -> None:
-    found = trained(data, tmp_path / "run", learn_temperature=False, temperature=0.01)
-    assert float(found.temperature()) == pytest.approx(0.01)
 
 
 def test_the_learning_rate_rises_and_falls_linearly(data: Manifest) -> None:
@@ -322,18 +268,6 @@ class _Oracle:
                             for x in pixels])  # fmt: skip
 
 
-def test_qwen2_vl_is_trained_too(data: Manifest, tmp_path: Path) -> None:
-    small_qwen.write(tmp_path / "base", "qwen2_vl")
-    found = trained(
-        data, tmp_path / "run", model=str(tmp_path / "base"), targets=r".*(layers|blocks)\.\d+\..*(q_proj|qkv)", lr=0.01
-    )
-    assert any("visual" in name for name, p in found.model.named_parameters() if p.requires_grad)
-    opened = load(tmp_path / "run", device="cpu")
-    assert opened.backbone.config.model_type == "qwen2_vl"  # type: ignore[union-attr]
-    picture = data.image(0)
-    assert opened.embed(picture).cls.allclose(found.model.eval().embed(picture).cls, atol=1e-5)
-
-
 def test_data_that_cannot_be_trained_on_are_refused(data: Manifest, tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"'captions' has 6.*'d0' has 6.*'d1' has 6"):
         made(data, samples=7, batch_size=14)
@@ -407,23 +341,3 @@ def test_two_processes_train_as_one(data: Manifest, tmp_path: Path) -> None:
     one, two = (read_log(tmp_path / name / "log.jsonl") for name in ("one", "two"))
     for name in ("loss", "gradient_norm", "temperature"):
         assert [v for _, v in one[name]] == pytest.approx([v for _, v in two[name]], rel=1e-3)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("precision", ["no", "bf16"])
-def test_bfloat16_weights_are_trained_and_stay_bfloat16(data: Manifest, tmp_path: Path, precision: Any) -> None:
-    small_qwen.write(tmp_path / "plain")
-    VisIDEmbed(tmp_path / "plain", device="cpu", dtype=torch.bfloat16).save_pretrained(tmp_path / "base")
-    found = build(
-        VisMETraining(**{**SMALL, "model": str(tmp_path / "base"), "lr": 0.05}), data, Processes(precision, cpu=True)
-    )
-    fit(found, tmp_path / "run", TrainSettings(**RUN), found.processes)
-    base, result = (load_file(tmp_path / name / "model.safetensors") for name in ("base", "run"))
-    assert {value.dtype for value in result.values()} == {torch.bfloat16}
-    changed = {name for name in base if not base[name].equal(result[name])}
-    assert changed
-    assert all(re.search(r"language_model\.layers\.\d+\.(self_attn|mlp)\..*weight", name) for name in changed)
-
-
-def test_commands_of_the_page_parse() -> None:
-    check_commands("visme", commands=4, options=6, section="Expected result")

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -128,15 +127,6 @@ def test_an_edit_of_an_image_that_is_held_out_is_no_query_for_it() -> None:
         prepare(data.take([0, 1]))
 
 
-def test_other_rows_of_the_same_build_are_other_data() -> None:
-    one, two, three = (
-        prepare(rows(*[{"identity": i, "path": f"{i}{k}", "text": text} for i in names for k in "12"]))
-        for names, text in (("abc", None), ("bac", None), ("abc", "find it"))
-    )
-    assert len({p.data.fingerprint for p in (one, two, three)}) == 3
-    assert one.data.shown.tolist() == two.data.shown.tolist()
-
-
 def test_instructions_of_datasets() -> None:
     data = rows(
         *[{"identity": "a", "dataset": "faces"}] * 2, *[{"identity": "b", "dataset": "cars", "text": "own"}] * 2
@@ -147,14 +137,3 @@ def test_instructions_of_datasets() -> None:
     for bad, message in (("faces", "DATASET=WORDS"), ("birds=x", "there are cars, faces")):
         with pytest.raises(ValueError, match=message):
             prepare(data, instructions=[bad])
-
-
-def test_an_image_without_identity_shows_the_identity_of_its_path() -> None:
-    found = prepare(rows({"identity": "a", "path": "x.png"}, {"identity": "a"}, {"path": "x.png", "text": "a caption"}))
-    assert found.data.shown.tolist() == [0, 0, 0]
-    assert samples(found) == {(0, 1), (1, 0), (2, 2)}
-
-
-def test_images_in_bytes_show_what_their_bytes_are(tmp_path: Path) -> None:
-    given = [{"path": None, "image_bytes": b, "text": "words"} for b in (b"1", b"2", b"1")]
-    assert prepare(rows(*given)).data.shown.tolist() == [0, 1, 0]

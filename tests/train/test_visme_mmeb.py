@@ -104,18 +104,6 @@ def test_a_hard_negative_with_the_text_of_a_target_is_no_negative_of_its_query(t
     assert equal.sum() == 8
 
 
-def test_texts_that_no_query_has_are_no_captions_of_images(tmp_path: Path) -> None:
-    tables = import_dataset(
-        "mmeb", write_eval(tmp_path / "MMEB-eval"), options={"image_dir": str(tmp_path / "MMEB-eval/images")}
-    )
-    classes = tables.filter(dataset="mmeb/ImageNet-1K", slot="candidate")
-    shown = Row(None, image(tmp_path, "0.png", 0), text="a caption", split="test")
-    data = merge([classes, Manifest.from_rows([shown], tmp_path)])
-    found = prepare(data, splits=["test"])
-    assert [(pool.name, len(pool)) for pool in found.data.pools] == [("data", 1)]
-    assert found.notes == ("6 texts without an image, in no group of a query",)
-
-
 # Validation
 
 

@@ -132,24 +132,6 @@ def test_where_nothing_counts_the_gradient_is_finite_or_zero(name: str) -> None:
 
 
 @every_loss
-def test_a_single_sample_is_finite(loss: Loss) -> None:
-    x, valid = batch(rows=1)
-    value = loss(x.requires_grad_(), torch.ones_like(valid))
-    (grad,) = torch.autograd.grad(value, x)
-    assert value.isfinite()
-    assert grad.isfinite().all()
-
-
-@every_loss
-def test_equal_images_are_finite(loss: Loss) -> None:
-    x = torch.ones(ROWS, SLOTS, CHANNELS, requires_grad=True)
-    value = loss(x, torch.ones(ROWS, SLOTS - 1, dtype=torch.bool))
-    (grad,) = torch.autograd.grad(value, x)
-    assert value.isfinite()
-    assert grad.isfinite().all()
-
-
-@every_loss
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_computed_in_full(loss: Loss, dtype: torch.dtype) -> None:
     x, valid = batch()
