@@ -429,13 +429,6 @@ def test_wrong_options_are_named(quick: None, tmp_path: Path, capsys: pytest.Cap
         assert "is not a whole number, at least 1" in capsys.readouterr().err
 
 
-REAL = {
-    "flux_canny": ("flux_canny=flux_canny",),
-    "qwen_inpaint": ("qwen_inpaint=qwen_image", "qwen_inpaint.controlnet=qwen_image-controlnet",
-                     "qwen_inpaint.lora=lora.safetensors"),
-}  # fmt: skip
-
-
 def edited_triplets(folder: Path, engine: str) -> Path:
     """Three triplets of photos: one negative by this engine, one by the renderer, and a real one."""
     photos, source = pictures(folder), folder / "triplets.csv"

@@ -125,14 +125,6 @@ def method_of(run: str, methods: Iterable[str]) -> str | None:
     return max((method for method in methods if f"{run}_".startswith(f"{method}_")), key=len, default=None)
 
 
-def rated_item(image: Path) -> tuple[str, int] | None:
-    """Collection and prompt of a generated image, COLLECTION/PROMPT_0.jpg; None if it is not the first of a prompt."""
-    match = _SAMPLE.fullmatch(f"{image.parent.name}/{image.name}")
-    if match is None or int(match["number"]) != 0:
-        return None
-    return match["collection"], int(match["prompt"])
-
-
 def read_ratings(folder: Path) -> Ratings:
     """All ratings of concept preservation in a folder: RATER/METHOD-cp.json or RATER/METHOD.json.
 
