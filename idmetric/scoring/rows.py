@@ -54,7 +54,6 @@ class RowMaker:
         baseline: with several references, set by `cross`.
         limit: the largest distance that passes: the given one, else see `limit_of_subject`.
         distances: of each image in turn to every reference, or of each pair, for published scores.
-        consecutive: for scores of videos, distance of each image to the one before, or to the first reference.
     """
 
     def __init__(self, metric: Embedder, settings: ScoreSettings, album: Album | None, progress: Progress) -> None:
@@ -68,7 +67,6 @@ class RowMaker:
         if settings.threshold is not None:
             self.limit = Limit.of(settings.threshold)
         self.distances: list[list[float]] = []
-        self.consecutive: list[float] = []
 
         signature = metric.signature(settings.distance)
         self._signature = {"distance_name" if key == "distance" else key: value for key, value in signature.items()}
@@ -92,7 +90,6 @@ class RowMaker:
         rows: list[Record] = []
         gray: list[str] = []
         references_in_color = all(is_gray(image.small) is False for image in reference_images.values())
-        previous = references[[0]]
         candidates = self._usable(images, len(work.candidates))
         while batch := list(islice(candidates, self.settings.batch_size)):
             embeddings = self._together([image for _, image in batch])
@@ -115,11 +112,6 @@ class RowMaker:
 
                 if self.metric.named is not None:
                     self.distances.append(distances)
-                    if self.metric.named.references == "frames":
-                        frame = embeddings[[column]]
-                        to_previous = self.metric.pairwise(previous, frame)
-                        self.consecutive.append(float(to_previous))
-                        previous = frame
                 if self.album is not None:
                     self.album.add(row, file, (names[nearest], None))
         warn_of_gray(gray)
@@ -230,13 +222,10 @@ class RowMaker:
             return NamedValue(name, None, f"{score.source}: of whole images, by --distance cls")
 
         similarities: list[list[float]] = (1 - np.array(self.distances)).tolist()
-        consecutive: list[float] = (1 - np.array(self.consecutive)).tolist()
         try:
-            value = score.value(similarities, consecutive)
+            value = score.value(similarities)
         except ValueError as error:
             return NamedValue(name, None, f"{score.source}: {error}")
 
         count = len(similarities)
-        if score.references == "frames":
-            return NamedValue(name, value, f"of {count + 1} frames in the order given; {score.source}")
         return NamedValue(name, value, f"from {count} x {len(similarities[0])} cosines; {score.source}")

@@ -78,8 +78,6 @@ class Backbone(Embedder):
         local_files_only: bool = False,
     ) -> None:
         name = source_name(source)
-        if type(self) is Backbone and name in NAMED and NAMED[name].references == "frames":
-            raise ValueError(f"{name!r} reads frames in its own way: open it by idmetric.load({name!r})")
         choices = Choices(image_size, resize, crop_pct, interpolation, pool, backbone_args or {})
         hub = Hub(revision, cache_dir, token, local_files_only)
         opened = resolve(name, choices, hub, pretrained=pretrained, weights=weights)

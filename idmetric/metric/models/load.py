@@ -64,10 +64,6 @@ def _load(kind: str, name: str, options: dict[str, Any]) -> Embedder:
         kind = "backbone"
         name, pool = FROZEN[name]
         options = {"pool": pool, **options}
-    elif kind == "vbench":
-        from idmetric.metric.models.vbench import VBenchDino
-
-        return VBenchDino(name, **options)
     elif kind == "class":
         from idmetric.metric.models.custom import open_custom
 

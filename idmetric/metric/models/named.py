@@ -30,15 +30,14 @@ class NamedScore:
         backbone: timm's name of the encoder; its Hub repository has the weights.
         source: the paper or the file that defines the score.
         pool: global feature, see `idmetric.metric.models.tokens.final_tokens`.
-        fit: from an image to `image_size` pixels; "dino:vbench" has its own class (`idmetric.metric.models.vbench`).
+        fit: from an image to `image_size` pixels.
         image_size: input side in pixels.
         interpolation: filter of the resize.
         backbone_args: more arguments of `timm.create_model`.
         references: "all" averages over every pair of image and reference; "own" compares an image with the one
-            reference that it was generated from; "frames" compares each frame of a video with the first and with the
-            one before; "none": the source has rows of tables, and no number of images.
+            reference that it was generated from; "none": the source has rows of tables, and no number of images.
         scale: factor of the published number.
-        clamp: whether a negative mean counts as 0; of frames, each negative cosine.
+        clamp: whether a negative mean counts as 0.
         plain_positions: position embeddings are resampled without antialiasing, as transformers does (timm does not).
     """
 
@@ -49,34 +48,22 @@ class NamedScore:
     image_size: int = 224
     interpolation: Literal["bicubic", "bilinear"] = "bicubic"
     backbone_args: Mapping[str, Any] = field(default_factory=dict)
-    references: Literal["all", "own", "frames", "none"] = "own"
+    references: Literal["all", "own", "none"] = "own"
     scale: float = 1.0
     clamp: bool = False
     plain_positions: bool = False
 
-    def value(
-        self, cosines: Sequence[Sequence[float]] | NDArray[np.float64], consecutive: Sequence[float] = ()
-    ) -> float:
+    def value(self, cosines: Sequence[Sequence[float]] | NDArray[np.float64]) -> float:
         """The published number of cosines (images, references), or (pairs, 1).
 
-        Args:
-            consecutive: of frames, cosine of each image to the one before; of the first image, to the reference.
-
         Raises:
-            ValueError: for references or images that do not fit the source's definition.
+            ValueError: for references that do not fit the source's definition.
         """
         import numpy as np
 
         table = np.asarray(cosines, dtype=np.float64)
         if self.references == "own" and table.shape[1] > 1:
             raise ValueError("it compares each image with its own reference: give one reference, or pairs")
-        if self.references == "frames":
-            if table.shape[1] != 1 or len(consecutive) != len(table):
-                raise ValueError("it follows one video: give its first frame as the reference, the others as images")
-            table = np.column_stack([table, consecutive])
-            if self.clamp:
-                table = table.clip(min=0)
-
         mean = float(table.mean())
         if self.clamp:
             mean = max(mean, 0.0)
@@ -127,13 +114,6 @@ NAMED = {
         "head",
         CLIP_HUB,
         scale=100,
-    ),
-    "dino:vbench": NamedScore(
-        "vit_base_patch16_224.dino",
-        "VBench, vbench/subject_consistency.py",
-        fit=SQUASH,
-        references="frames",
-        clamp=True,
     ),
     "dino:peft": NamedScore(
         "vit_base_patch14_dinov2.lvd142m",

@@ -43,13 +43,11 @@ def check(source: StrPath) -> str:
 
 
 def known(name: str) -> str:
-    """The kind of a name that the package knows: "timm", "frozen", "vbench", or a model_type; "" for others."""
+    """The kind of a name that the package knows: "timm", "frozen", or a model_type; "" for others."""
     if name.startswith(TIMM):
         return "timm"
     if name in FROZEN:
         return "frozen"
-    if name == "dino:vbench":
-        return "vbench"
     if name in NAMED or name in EFFICIENTNET_LITE:
         return "backbone"
     if name == "tiny" or released.find(name, released.IDSIM):

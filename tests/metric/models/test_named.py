@@ -226,63 +226,6 @@ def dino(model: Any, x: torch.Tensor) -> torch.Tensor:
     return found
 
 
-@pytest.mark.parametrize("size", [(320, 180), (180, 321), (512, 512), (100, 80)])
-def test_subject_consistency_follows_the_frames(
-    hub: HubServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
-    size: tuple[int, int],
-) -> None:  # fmt: skip
-    state = small_weights("vit_base_patch16_224")
-    serve(hub, "timm/vit_base_patch16_224.dino", tmp_path / "repo", state)
-    rng = np.random.default_rng(1)
-    (tmp_path / "frames").mkdir()
-    for k in range(11):  # 10.png comes after 9.png
-        small = Image.fromarray(rng.integers(0, 256, (7, 9, 3), dtype=np.uint8))
-        small.resize(size, Image.Resampling.BILINEAR).save(tmp_path / f"frames/{k}.png")
-
-    model = timm.create_model("vit_base_patch16_224", num_classes=0, **SMALL).eval()
-    model.load_state_dict(state)
-    features = []
-    for k in range(11):
-        frame = torch.tensor(np.array(Image.open(tmp_path / f"frames/{k}.png")), dtype=torch.float32).permute(2, 0, 1)
-        x = transforms.Resize(224, antialias=False)(frame[None]) / 255
-        with torch.no_grad():
-            features.append(dino(model, transforms.Normalize(*IMAGENET)(x)))
-    total = 0.0
-    for k in range(1, 11):
-        cosines = [float(F.cosine_similarity(features[k], features[j])) for j in (k - 1, 0)]
-        total += sum(max(0.0, c) for c in cosines) / 2
-
-    metric = load("dino:vbench", device="cpu", backbone_args=SMALL)
-    frames = [str(tmp_path / f"frames/{k}.png") for k in range(11)]
-    torch.testing.assert_close(metric.embed(frames, batch_size=4).cls, torch.cat(features), rtol=1e-3, atol=1e-4)
-    monkeypatch.setattr("idmetric.metric.models.load.load", lambda *_, **__: metric)
-    arguments = [frames[0], str(tmp_path / "frames"), "--model", "dino:vbench", "--format", "json", "--quiet"]
-    assert main(arguments) == 0
-    found = json.loads(capsys.readouterr().out)["summary"]["named"]
-    assert found["value"] == pytest.approx(total / 10, abs=1e-5)
-    assert found["note"].startswith("of 11 frames")
-
-
-def test_frames_of_different_sizes_are_embedded_and_masks_refused() -> None:
-    torch.manual_seed(0)
-    metric = load("dino:vbench", pretrained=False, backbone_args=SMALL, device="cpu")
-    images = [Image.new("RGB", size, "red") for size in ((320, 180), (180, 320), (64, 64))]
-    together = metric.embed(images).cls
-    torch.testing.assert_close(together, torch.cat([metric.embed(image).cls for image in images]))
-    with pytest.raises(idmetric.ImageReadError, match="takes no masks"):
-        metric.embed(images[0], masks=Image.new("L", (320, 180), 255))
-    with pytest.raises(idmetric.ImageReadError, match="not a frame"):
-        metric.embed(Image.new("RGB", (3, 500)))
-    with pytest.raises(ValueError, match="in its own way"):
-        Backbone("dino:vbench", pretrained=False)
-    with pytest.raises(NotImplementedError, match="cannot be saved"):
-        metric.save_pretrained("nowhere")
-    frames = NamedScore("", "", references="frames", clamp=True)
-    assert frames.value([[0.5], [-0.2]], [0.5, 0.3]) == pytest.approx((0.5 + 0.15) / 2)
-    with pytest.raises(ValueError, match="one video"):
-        frames.value([[0.5], [0.2]])
-
-
 # Other repositories
 
 
