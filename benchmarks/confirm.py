@@ -39,7 +39,6 @@ from idmetric.version import __version__
 
 Row = tuple[str, str, str]  # what, measured, expected: "" where neither the papers nor the releases say it
 Check = Callable[[str, argparse.Namespace], Iterable[Row]]
-ANY = "-"  # in place of a model's name: a check of no model
 _MOST = 300  # characters of a cell
 # kind of data set, its sources and the protocol of each family's table
 TABLES = {
@@ -230,7 +229,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     has_faults = False
     pairs = [(model, check) for model in options.models for check in options.checks if check != "generators"]
     if "generators" in options.checks:
-        pairs.append((ANY, "generators"))
+        pairs.append(("-", "generators"))  # of no model
     for model, check in pairs:
         try:
             for what, measured, expected in CHECKS[check](model, options):
