@@ -33,9 +33,6 @@ def pixels(count: int, seed: int = 0) -> Tensor:
     return torch.stack([torch.from_numpy(np.array(p)).permute(2, 0, 1) for p in pictures(count, seed)]).float() / 255
 
 
-# encode
-
-
 # torchmetrics
 
 
@@ -283,7 +280,7 @@ def test_map_adds_embeddings_of_every_kind_of_column(metric: IDSim, tmp_path: Pa
         table = table.cast_column("image", datasets.Image(decode=kind == "decoded"))
     done = table.map(EmbedColumn(metric), batched=True, batch_size=2)
     found = np.array(done["embedding"], np.float32)
-    np.testing.assert_allclose(found, metric.encode(pictures(5)), atol=1e-6)
+    np.testing.assert_allclose(found, metric.embed(pictures(5)).cls, atol=1e-6)
     assert done.features["embedding"].feature.dtype == "float32"
 
 

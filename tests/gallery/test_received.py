@@ -95,9 +95,6 @@ def test_a_byte_flipped_in_a_cache_moves_no_score(run: Runner, photos: Path, mod
     assert run.all(*words)[2].count("damaged") == 0
 
 
-# Pipes
-
-
 # Files that moved
 
 
