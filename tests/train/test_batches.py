@@ -16,6 +16,7 @@ from idmetric.train.batches import (
     batch_rows,
     check,
     check_batch,
+    check_held_out,
     generator,
     permutation,
     share,
@@ -53,6 +54,16 @@ def photos(tmp_path: Path) -> Manifest:
     picture(5).save(data, "PNG")
     rows += [Row("b", "d.jpg"), Row("c", "e.png"), Row("c", image_bytes=data.getvalue())]
     return Manifest.from_rows(rows, tmp_path)
+
+
+def test_held_out_rows_share_no_image_and_no_identity_with_trained_ones(photos: Manifest) -> None:
+    check_held_out(photos, np.array([0, 1]), np.array([2, 3, 4]))
+    with pytest.raises(ManifestError, match="row 2"):
+        check_held_out(photos, np.array([0]), np.array([1, 2]))  # of one identity
+    paths = ["a.jpg", "a.jpg", *photos.column("path")[2:]]
+    renamed = photos.replace(identity=["a", "b", "c", "d", "e", "f"], path=paths)
+    with pytest.raises(ManifestError, match="row 2"):
+        check_held_out(renamed, np.array([0]), np.array([1, 2]))  # one file
 
 
 # Chance

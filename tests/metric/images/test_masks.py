@@ -19,6 +19,7 @@ import idmetric
 from idmetric.data.manifest.check import faults
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.metric.images.coverage import read_mask, same_shape
+from idmetric.metric.images.kinds import Outside
 from idmetric.metric.images.masks import Labeled, MaskWarning
 from idmetric.metric.images.read import ImageReadError, describe, read_image
 from idmetric.metric.images.regions import cut_out
@@ -394,6 +395,15 @@ def test_an_unknown_outside_is_refused(metric: Embedder) -> None:
         cut_out(photo, half_mask(), outside)
     with pytest.raises(ValueError, match=says):
         metric.embed(photo, masks=half_mask(), outside=outside)
+
+
+@pytest.mark.parametrize(("outside", "fill"), [("black", 0), ("white", 255)])
+def test_what_a_mask_leaves_out_is_painted(outside: Outside, fill: int) -> None:
+    photo = noise(8, 8)
+    subject, _ = cut_out(Image.fromarray(photo), half_mask(), outside)
+    pixels = np.asarray(subject)
+    assert (pixels[:, :4] == fill).all()
+    assert np.array_equal(pixels[:, 4:], photo[:, 4:])
 
 
 # Masks that are probably not what was meant
