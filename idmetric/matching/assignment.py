@@ -15,12 +15,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from idmetric.metric.distance.ties import comparable
 
-State = Literal["matched", "missing", "doubled", "blended", "unexpected", "absent", ""]
-FOUND: tuple[State, ...] = ("matched", "doubled", "blended", "unexpected")
+State = Literal["matched", "missing", "doubled", "unexpected", "absent", ""]
+FOUND: tuple[State, ...] = ("matched", "doubled", "unexpected")
 UNASSIGNED = -1
-MARGIN = 0.2  # see `counted`; chosen by benchmarks/states.py, like the next two
-BLEND_REACH = 1.6  # see `blends`
-BLEND_MARGIN = 0.4
+MARGIN = 0.2  # see `counted`; chosen by benchmarks/states.py
 _BEYOND = 1e6  # added to the cost of pairs beyond their threshold; it outweighs all of the rest
 _NOT_COMPARED = _BEYOND + 1e3  # distances are at most 2
 
@@ -35,7 +33,7 @@ class Assignment:
             "unexpected" if it is in the image all the same, else "absent".
         surplus: the regions that are within no subject's threshold; without thresholds, the ones without a subject.
         swapped: subjects that are in a region in which another subject was expected, and not in one of their own.
-        within: (S, R), whether a region counts as a subject, see `counted`, or is a blend of it, see `blends`.
+        within: (S, R), whether a region counts as a subject, see `counted`.
     """
 
     region: NDArray[np.int64]
@@ -103,22 +101,6 @@ def _of_cast(
     for number, subject in enumerate(members):
         states[subject] = state_of(number, member_within, region[members])
 
-    is_missing = is_member & (np.array(states) == "missing")
-    is_unexplained = np.logical_not(within.any(0))
-    blended = blends(distances, thresholds, is_missing, is_unexplained)
-    within |= blended
-    member_within |= blended[members]
-    for subject in np.flatnonzero(blended.any(1)):
-        states[subject] = "blended"
-    for shared in np.flatnonzero(blended.any(0)):
-        region[is_member & (region == shared)] = UNASSIGNED
-        nearest = np.where(blended[:, shared], distances[:, shared], np.inf).argmin()
-        region[nearest] = shared
-
-    for subject in members:
-        if states[subject] == "blended" and not within[subject, region[subject]]:
-            region[subject] = UNASSIGNED  # it is in the region that it shares, not in the one left over
-
     is_taken = member_within.any(0)  # a region that a member explains, as its own or as a further one
     outsiders = np.flatnonzero(~is_member)
     within_rest = within[outsiders] & ~is_taken
@@ -136,8 +118,7 @@ def counted(
     """Whether a region counts as a subject: within the subject's threshold, and not clearly nearer to another one.
 
     Of the subjects within whose thresholds a region is, it counts as the nearest one, and as each one that is at most
-    1 + margin times as far. One of two look-alikes is then not taken for the other, and a blend of two subjects, which
-    is about as far from both, still counts as both.
+    1 + margin times as far. One of two look-alikes is then not taken for the other.
 
     Args:
         distances: (S, R). thresholds: (S,). Where one is NaN, the region does not count.
@@ -149,40 +130,6 @@ def counted(
     nearest = np.where(within, distances, np.inf).min(0, initial=np.inf)
     counts: NDArray[np.bool_] = within & (distances <= (1 + margin) * nearest)
     return counts
-
-
-def blends(
-    distances: NDArray[np.float64],
-    thresholds: NDArray[np.float64],
-    is_missing: NDArray[np.bool_],
-    is_unexplained: NDArray[np.bool_],
-) -> NDArray[np.bool_]:
-    """Which missing subjects share a region that counts as nobody.
-
-    A mixture of two subjects is farther from each of them than a photo of one is, and so mostly beyond their
-    thresholds. A region is one if two missing subjects or more are at most `BLEND_REACH` thresholds away from it, and
-    at most 1 + `BLEND_MARGIN` times as far as the nearest of them.
-
-    Args:
-        distances: (S, R), NaN where not compared. thresholds: (S,).
-        is_missing: (S,), subjects that should be in the image and that no region counts as.
-        is_unexplained: (R,), regions that count as no subject.
-
-    Returns:
-        Shape (S, R); a subject is in at most one of the regions.
-    """
-    is_candidate = is_missing[:, None] & is_unexplained & (distances <= BLEND_REACH * thresholds[:, None])
-    candidate_distances = np.where(is_candidate, distances, np.inf)
-    nearest_first = candidate_distances.min(0, initial=np.inf).argsort(kind="stable")
-
-    blended = np.zeros_like(is_candidate)
-    for region in nearest_first:
-        to_region = np.where(blended.any(1), np.inf, candidate_distances[:, region])
-        farthest = (1 + BLEND_MARGIN) * to_region.min(initial=np.inf)
-        sharing = np.flatnonzero((to_region <= farthest) & (to_region < np.inf))
-        if len(sharing) >= 2:
-            blended[sharing, region] = True
-    return blended
 
 
 def assign(distances: NDArray[np.float64], within: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -218,8 +165,6 @@ def state_of(subject: int, within: NDArray[np.bool_], region: NDArray[np.int64])
     Regions that are assigned to another subject, and count as that one, are explained by it and left out.
 
     - missing: no region counts as the subject.
-    - blended: its only region also counts as a subject that has no region of its own. A missing subject can still
-      turn out to be blended, see `blends`.
     - doubled: two regions or more count as it.
     - matched: exactly one does.
 
@@ -235,13 +180,9 @@ def state_of(subject: int, within: NDArray[np.bool_], region: NDArray[np.int64])
     candidates[region[is_explained]] = False
 
     count = int(candidates.sum())
-    if count == 0:  # its only regions are another subject's
-        return "blended"
-    if count > 1:
-        return "doubled"
-    is_without_region = ~((region != UNASSIGNED) & is_within) & (subjects != subject)
-    is_shared = within[is_without_region, candidates.argmax()].any()
-    return "blended" if is_shared else "matched"
+    if count == 0:
+        return "missing"
+    return "doubled" if count > 1 else "matched"
 
 
 def _swapped(

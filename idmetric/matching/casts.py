@@ -63,23 +63,6 @@ def cast_of(cast: Cast | None, moments: Sequence[Moment], subjects: Sequence[str
     return _rows(listed, subjects)
 
 
-def cast_between(
-    cast: Cast | None, samples: Sequence[Moment], between: Sequence[Moment], subjects: Sequence[str]
-) -> NDArray[np.bool_] | None:
-    """The same of further frames of the clips; None if the cast is that of single frames.
-
-    Args:
-        samples: the images and frames of the request. between: the further frames.
-    """
-    if not cast or not subjects:
-        return _rows([None] * len(between), subjects)
-    frames = [moment.name for moment in samples if moment.clip]
-    of_frames = by_path(cast, frames, "cast")
-    if any(members is not None for members in of_frames):
-        return None
-    return _rows(_listed(cast, between), subjects)
-
-
 def _rows(listed: Sequence[Sequence[str] | None], subjects: Sequence[str]) -> NDArray[np.bool_]:
     """Whether each subject is listed for each image, (T, S); all are for an image that is not listed."""
     rows = np.ones((len(listed), len(subjects)), dtype=bool)

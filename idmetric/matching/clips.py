@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,17 +24,13 @@ from PIL import Image, ImageSequence
 from idmetric.matching.video import ClipError, Video
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files.folders import walk
-from idmetric.metric.files.hints import need
 from idmetric.metric.images import paths
 from idmetric.metric.images.kinds import ImageReadError, describe, is_image_like
 from idmetric.metric.images.opening import checked_path, is_animated, open_file, open_image
-from idmetric.metric.images.read import read_image, split_images
+from idmetric.metric.images.read import split_images
 
 Load = Callable[[], Any]  # -> an image of any kind
 _NO_DURATION = 100  # ms, as browsers show frames with a duration of 0
-_SMALL = (192, 108)  # size of the pictures in which cuts are looked for
-_SHORTEST_SHOT = "0.6s"
-_SLOWEST = 0.01  # frames per second that PySceneDetect is told; at any lower rate a shot may have one frame
 
 
 @dataclass(frozen=True)
@@ -122,14 +118,6 @@ class Moment:
     frame: int = -1
 
 
-class FrameInterval(NamedTuple):
-    """The frames of a clip between two of its frames."""
-
-    clip: str
-    before: int
-    after: int
-
-
 @dataclass
 class Timeline:
     """Images and frames in order, opened but not read.
@@ -162,28 +150,12 @@ class Timeline:
         opened = _opened(clip)
         indices = _chosen(opened, "all" if clip.grid else frames)
         self.clips[clip.label] = opened
-        self._use(clip.label, indices)
-
-    def between(self, intervals: Sequence[FrameInterval]) -> Timeline:
-        """The frames within intervals, each once."""
-        indices_of_clips: dict[str, set[int]] = {}
-        for interval in intervals:
-            inside = range(interval.before + 1, interval.after)
-            indices_of_clips.setdefault(interval.clip, set()).update(inside)
-        line = Timeline(clips=self.clips)
-        for clip, indices in indices_of_clips.items():
-            line._use(clip, sorted(indices))
-        return line
-
-    def _use(self, label: str, indices: list[int]) -> None:
-        """Add frames of an opened clip."""
-        opened = self.clips[label]
         self.parts.append((opened, indices))
         for index in indices:
-            name = f"{label} @ {index}"
+            name = f"{clip.label} @ {index}"
             if isinstance(opened, Stills) and _is_path(opened.images[index]):
                 name = str(opened.images[index])
-            self.moments.append(Moment(name, label, float(opened.times[index]), index))
+            self.moments.append(Moment(name, clip.label, float(opened.times[index]), index))
 
 
 def timeline(sources: Sequence[Any], frames: int | str, on_error: str) -> Timeline:
@@ -281,8 +253,8 @@ def check_frames(frames: int | str) -> None:
     """RequestError for a choice of frames that `match` does not know."""
     wanted = str(frames)
     is_count = wanted.isdecimal() and int(wanted) > 0
-    if not is_count and not _rate_of(wanted) and wanted not in ("all", "shots"):
-        raise RequestError(f"unknown frames {wanted!r}: give a number, a rate such as '2fps', 'all' or 'shots'")
+    if not is_count and not _rate_of(wanted) and wanted != "all":
+        raise RequestError(f"unknown frames {wanted!r}: give a number, a rate such as '2fps', or 'all'")
 
 
 def _rate_of(frames: str) -> float:
@@ -296,8 +268,6 @@ def _chosen(clip: Frames, frames: int | str) -> list[int]:
     """The frames of a clip that are used, ascending; a clip with fewer than were asked for gives all it has."""
     wanted = str(frames)
     rate = _rate_of(wanted)
-    if wanted == "shots":
-        return _middles_of_shots(clip)
     if not rate:
         return evenly_spaced(len(clip.times), wanted)
     return _shown_at_rate(clip.times, rate)
@@ -317,27 +287,3 @@ def evenly_spaced(count: int, wanted: str) -> list[int]:
         return [*range(count)]
     indices: list[int] = np.unique(np.linspace(0, count - 1, int(wanted)).astype(int)).tolist()
     return indices
-
-
-def _middles_of_shots(clip: Frames) -> list[int]:
-    """One frame from the middle of every shot; PySceneDetect finds the cuts in small copies of all frames."""
-    need("eval", "frames='shots'", scenedetect="scenedetect-headless")
-    from scenedetect import ContentDetector, FrameTimecode
-
-    count = len(clip.times)
-    rate = 1.0
-    if count > 1:
-        rate = (count - 1) / float(clip.times[-1])
-    rate = max(rate, _SLOWEST)
-    detector = ContentDetector(min_scene_len=_SHORTEST_SHOT)
-    bounds = [0]
-    for index, load in enumerate(clip.read(range(count))):
-        try:
-            picture = read_image(load())
-        except ImageReadError:  # a damaged frame belongs to the shot around it
-            continue
-        small = picture.resize(_SMALL, Image.Resampling.BILINEAR)
-        blue_green_red = np.asarray(small)[..., ::-1]
-        cuts = detector.process_frame(FrameTimecode(index, fps=rate), blue_green_red)
-        bounds += [cut.frame_num for cut in cuts]
-    return [(start + end - 1) // 2 for start, end in pairwise([*bounds, count])]

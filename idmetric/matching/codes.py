@@ -22,10 +22,9 @@ _LONGEST_OUTLINE = 10_000_000  # pixels: pycocotools takes 80 bytes for each whi
 
 @dataclass(frozen=True, eq=False)
 class RunLengths:
-    """A mask as a run-length code; `turn` is how it is turned once it is drawn, with the photo that it belongs to."""
+    """A mask as a run-length code."""
 
     code: Mapping[str, Any]
-    turn: Image.Transpose | None = None
 
     @classmethod
     def of(cls, mask: NDArray[np.bool_]) -> RunLengths:
@@ -45,8 +44,6 @@ class RunLengths:
     def drawn(self, height: int, width: int, image_size: tuple[int, int]) -> Image.Image:
         """The mask of an image of this height and width; ValueError for a damaged code."""
         mask = Image.fromarray(decode(self.code)).convert("L")
-        if self.turn is not None:
-            mask = mask.transpose(self.turn)
         return mask.resize((width, height), Image.Resampling.NEAREST)
 
 
@@ -56,11 +53,9 @@ class Polygons:
 
     Attributes:
         outlines: in pixels of an image; a region is all that is inside of one of them.
-        in_fractions: whether they are in fractions of the image's sides instead.
     """
 
     outlines: Sequence[Sequence[float]]
-    in_fractions: bool = False
 
     def drawn(self, height: int, width: int, image_size: tuple[int, int]) -> Image.Image:
         """The mask of an image of this height and width, of the pixels that pycocotools' `frPyObjects` gives.
@@ -74,7 +69,7 @@ class Polygons:
         need("eval", "drawing polygons", pycocotools="pycocotools")
         from pycocotools import mask as codec
 
-        drawn_width, drawn_height = (1, 1) if self.in_fractions else image_size
+        drawn_width, drawn_height = image_size
         scale = np.array([width / drawn_width, height / drawn_height])
         scaled = []
         for outline in self.outlines:

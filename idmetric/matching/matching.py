@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -23,16 +23,14 @@ from torch import Tensor
 
 from idmetric.matching.assignment import assigned
 from idmetric.matching.casts import Cast
-from idmetric.matching.clips import Clip, FrameInterval, Moment, Timeline
+from idmetric.matching.clips import Clip, Moment
 from idmetric.matching.detected import DetectedRegions
 from idmetric.matching.encoders import Encoder, VectorFunction, encoder_of
-from idmetric.matching.orientation import Drawn
 from idmetric.matching.regions import Box, Cut, Piece, Region, Regions
 from idmetric.matching.request import MatchRequest
-from idmetric.matching.result import ALL, Match, Missing, differing, with_changes
+from idmetric.matching.result import ALL, Match, Missing
 from idmetric.matching.table import WHOLE, Table
 from idmetric.matching.thresholds import Thresholds, limits_of
-from idmetric.matching.tracks import frame_difference
 from idmetric.metric.calibration.apply import Calibration
 from idmetric.metric.distance.embedding import Embedding, concatenate
 from idmetric.metric.distance.matrix import needs_patches
@@ -126,8 +124,6 @@ class Cutouts:
     Attributes:
         moment: the image's name, and its clip. cast: (S,), whether each subject should be in it.
         boxes: of the regions, in pixels.
-        picture: of a frame, until the next one was compared with it.
-        difference: from the frame before, see `Match.frame_differences`.
         problem: why the image cannot be used.
         vectors: by encoder, of unit length; of each region, and last of the whole image if it is wanted.
     """
@@ -136,8 +132,6 @@ class Cutouts:
     cast: NDArray[np.bool_]
     regions: Sequence[Region] = ()
     boxes: list[Box] = field(default_factory=list)
-    picture: Picture | None = None
-    difference: float = math.nan
     problem: str = ""
     vectors: defaultdict[Encoder, list[NDArray[np.float64]]] = field(default_factory=lambda: defaultdict(list))
 
@@ -169,7 +163,6 @@ def match(
     images: Images | Clip | Sequence[Clip | ImageLike] | MatchRequest,
     *,
     regions: Regions = None,
-    regions_of: Drawn | None = None,
     frames: int | str = 16,
     missing: Missing = "missing",
     distance: str = "cls",
@@ -179,7 +172,6 @@ def match(
     threshold: Thresholds = None,
     calibration: PathLike | Calibration | None = None,
     cast: Cast | PathLike | None = None,
-    refine: bool = True,
     on_error: Literal["fail", "skip"] = "fail",
     batch_size: int = 32,
     workers: int | None = None,
@@ -198,8 +190,6 @@ def match(
         regions: where subjects may be, see `idmetric.matching.region_files`; default the whole image. A region with a
             subject's name as label is expected to show it (see `Match.swapped`); one with a class word as label is
             compared with the subjects of that word alone.
-        regions_of: whether listed regions are of the "upright" photo, as annotation tools show it, or of its "stored"
-            pixels, before EXIF turns them; default: upright, with a warning where nothing shows which.
         missing: the value of a subject that is not found: "missing" (none, and it lowers the coverage), "zero" (a
             similarity of 0), "whole" (the distance of the whole image), or "skip" (the image is left out for all).
         distance, on_error, batch_size, workers, cache, progress: as in `idmetric.score`. Regions of still images are
@@ -215,8 +205,6 @@ def match(
             taken.
         cast: the subjects that should be in each image, see `matching.casts`; default all. A subject outside the cast
             is not missing.
-        refine: decode all frames between two frames in use that differ in states, for the exact times of
-            `Match.changes`. Where regions or casts are listed frame by frame, these times stay intervals.
 
     Returns:
         See `Match`. Its table has gradients if images are tensors that require grad.
@@ -241,13 +229,11 @@ def match(
     check_paths(*[source for _, source in named_subjects])
     request = images
     if isinstance(request, MatchRequest):
-        request.refuse_others(frames, regions, regions_of, cast)
+        request.refuse_others(frames, regions, cast)
     else:
         names = [name for name, _ in named_subjects]
         words = [source.word for _, source in named_subjects if isinstance(source, Subject)]
-        request = MatchRequest.of(
-            images, names, words, frames=frames, regions=regions, regions_of=regions_of, cast=cast, on_error=on_error
-        )
+        request = MatchRequest.of(images, names, words, frames=frames, regions=regions, cast=cast, on_error=on_error)
     reading = ReadOptions(cache, workers, progress)
     roster, subject_encoders = _roster(metric, named_subjects, distance, encoders or {}, batch_size, reading)
     limits = limits_of(
@@ -260,41 +246,34 @@ def match(
         calibration=calibration,
     )
     plan = Plan(roster, subject_encoders, tuple(limits), cut or Cut(), batch_size, aggregate, missing, on_error)
-    intervals_of = differing if refine else None
-    samples, between = measured(plan, request, reading, intervals_of)
-    return with_changes(samples, between)
+    return measured(plan, request, reading)
 
 
-def measured(
-    plan: Plan,
-    request: MatchRequest,
-    reading: ReadOptions,
-    intervals_of: Callable[[Match], list[FrameInterval]] | None = None,
-) -> tuple[Match, Match | None]:
-    """Read images and clips in threads, cut them into regions, and compare these with the subjects of a plan.
+def measured(plan: Plan, request: MatchRequest, reading: ReadOptions) -> Match:
+    """Read images and clips in threads, cut them into regions, and compare these with the subjects of a plan."""
+    line = request.line
+    images = [Cutouts(moment, cast) for moment, cast in zip(line.moments, request.casts, strict=True)]
+    encoders = plan.distinct_encoders
+    models = [encoder.model for encoder in encoders]
+    cache = reading.cache_of(models, plan.needs_patches)
+    distances: list[Distances] = []
+    waiting: dict[Encoder, list[tuple[RegionId, Embedding]]] = {encoder: [] for encoder in encoders}
 
-    Args:
-        intervals_of: from the result, the parts of clips in which all frames are compared as well.
-
-    Returns:
-        The result, and that of the further frames: None without any, and where their regions or their cast are unknown.
-        Frames that cannot be read are left out of the latter.
-    """
-    samples = _matched(plan, request, reading)
-    signature = dict(samples.signature)
-    if isinstance(request.regions, DetectedRegions):
-        signature["detector"] = request.regions.signature
-    if request.frames:
-        signature["frames"] = request.frames
-    samples = replace(samples, signature=signature, unlisted=request.region_source.unlisted)
-
-    further_frames = request.between(intervals_of(samples)) if intervals_of is not None else None
-    if further_frames is None:
-        return samples, None
-    lenient_plan = replace(plan, on_error="skip")
-    with torch.no_grad():
-        between = _matched(lenient_plan, further_frames, reading)
-    return samples, between
+    try:
+        for region_id, embeddings in _embedded(plan, request, reading, images, cache):
+            for encoder, embedding in zip(encoders, embeddings, strict=True):
+                rows = waiting[encoder]
+                rows.append((region_id, embedding))
+                if len(rows) == plan.batch_size:
+                    distances += _distances(plan, images, encoder, rows)
+                    rows.clear()
+    finally:  # also if the run is stopped
+        if cache is not None:
+            cache.save()
+    for encoder, rows in waiting.items():
+        if rows:
+            distances += _distances(plan, images, encoder, rows)
+    return _assigned(plan, request, images, distances)
 
 
 # Subjects
@@ -367,33 +346,6 @@ def _named(subjects: Subjects) -> list[tuple[str, Any]]:
 # Images
 
 
-def _matched(plan: Plan, request: MatchRequest, reading: ReadOptions) -> Match:
-    """The match of the images and frames of a request."""
-    line = request.line
-    images = [Cutouts(moment, cast) for moment, cast in zip(line.moments, request.casts, strict=True)]
-    encoders = plan.distinct_encoders
-    models = [encoder.model for encoder in encoders]
-    cache = reading.cache_of(models, plan.needs_patches)
-    distances: list[Distances] = []
-    waiting: dict[Encoder, list[tuple[RegionId, Embedding]]] = {encoder: [] for encoder in encoders}
-
-    try:
-        for region_id, embeddings in _embedded(plan, request, reading, images, cache):
-            for encoder, embedding in zip(encoders, embeddings, strict=True):
-                rows = waiting[encoder]
-                rows.append((region_id, embedding))
-                if len(rows) == plan.batch_size:
-                    distances += _distances(plan, images, encoder, rows)
-                    rows.clear()
-    finally:  # also if the run is stopped
-        if cache is not None:
-            cache.save()
-    for encoder, rows in waiting.items():
-        if rows:
-            distances += _distances(plan, images, encoder, rows)
-    return _assigned(plan, line, images, distances)
-
-
 def _embedded(
     plan: Plan, request: MatchRequest, reading: ReadOptions, images: Sequence[Cutouts], cache: Cache | None
 ) -> Iterator[tuple[RegionId, Sequence[Embedding]]]:
@@ -419,11 +371,9 @@ def _embedded(
         keeps_graph=True,
     )
     number = -1
-    before: Cutouts | None = None  # the last frame that can be used
     with closing(stream):
         for result in stream:
             if result.item.source != number:
-                before = _finished(images[number], before) if number >= 0 else None
                 number = result.item.source
                 if reading.progress is not None:
                     reading.progress(number + 1, len(images))
@@ -433,20 +383,6 @@ def _embedded(
             elif result.part is not None:
                 region = WHOLE if result.part == len(image.regions) else result.part
                 yield (number, region), result.embeddings
-    if number >= 0:
-        _finished(images[number], before)
-
-
-def _finished(image: Cutouts, before: Cutouts | None) -> Cutouts | None:
-    """Compare a frame with the one before; returns the last frame that can be used."""
-    if image.problem:
-        image.picture = None
-        return before
-    if before is not None and image.moment.clip and image.moment.clip == before.moment.clip:
-        image.difference = frame_difference(before.picture, image.picture)
-    if before is not None:
-        before.picture = None
-    return image
 
 
 def _problem(error: ImageReadError, image: str) -> str:
@@ -471,8 +407,6 @@ def _parts(plan: Plan, image: Cutouts, picture: Picture, regions: Sequence[Regio
             pieces.append(piece)
     image.regions = list(regions)
     image.boxes = boxes
-    if image.moment.clip:
-        image.picture = picture
 
     for number, region in enumerate(regions):
         piece = pieces[number] if number < len(pieces) else plan.cut.cut(picture, region, name)
@@ -507,8 +441,11 @@ def _distances(
             yield Distances(number, compared_ids, encoder.distances(subject, embedding[compared]))
 
 
-def _assigned(plan: Plan, line: Timeline, all_images: Sequence[Cutouts], distances: Sequence[Distances]) -> Match:
+def _assigned(
+    plan: Plan, request: MatchRequest, all_images: Sequence[Cutouts], distances: Sequence[Distances]
+) -> Match:
     """Assign the regions of the images that can be used to the subjects."""
+    line = request.line
     skipped = dict(line.problems)
     images: list[Cutouts] = []
     times: dict[int, int] = {}  # by the number among all images
@@ -551,9 +488,9 @@ def _assigned(plan: Plan, line: Timeline, all_images: Sequence[Cutouts], distanc
         whole=values[..., WHOLE] if plan.with_whole else None,
         features=tuple(features[encoder] for encoder in plan.encoders),
         boxes=tuple(np.array(image.boxes).reshape(-1, 4) for image in images),
-        frame_differences=tuple(image.difference for image in images),
         skipped=skipped,
-        signature=_signature(plan),
+        unlisted=request.region_source.unlisted,
+        signature=_signature(plan, request),
     )
 
 
@@ -581,7 +518,7 @@ def _table_values(
     return table
 
 
-def _signature(plan: Plan) -> dict[str, str]:
+def _signature(plan: Plan, request: MatchRequest) -> dict[str, str]:
     """Everything that a distance depends on; subjects with another encoder than the first are named."""
     signature = dict(plan.encoders[0].signature)
     for subject, encoder in zip(plan.subjects, plan.encoders, strict=False):  # no subjects have an encoder, too
@@ -591,4 +528,8 @@ def _signature(plan: Plan) -> dict[str, str]:
     signature["aggregate"] = plan.aggregate
     signature["cut"] = str(plan.cut)
     signature["missing"] = plan.missing
+    if isinstance(request.regions, DetectedRegions):
+        signature["detector"] = request.regions.signature
+    if request.frames:
+        signature["frames"] = request.frames
     return signature

@@ -87,7 +87,7 @@ def columns(records: Records, names: Sequence[str]) -> list[str]:
             value = row[name]
             if value in (None, ""):
                 cells.append("-")
-            elif name == "seconds":
+            elif name in ("seconds", "start", "end"):
                 cells.append(f"{value:.2f}")
             else:
                 cells.append(four(value) if isinstance(value, float) else str(value))

@@ -9,10 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from idmetric.matching.hdr import Transfer, to_sdr
-
 _UNSPECIFIED = 2  # FFmpeg's AVCOL_SPC_UNSPECIFIED; that of a range is 0
-_TRANSFERS = {16: Transfer.PQ, 18: Transfer.HLG}  # AVCOL_TRC_SMPTE2084, AVCOL_TRC_ARIB_STD_B67
 
 
 @dataclass(frozen=True)
@@ -21,17 +18,15 @@ class Colors:
 
     Attributes:
         space, range: FFmpeg's AVColorSpace and AVColorRange.
-        transfer: of HDR; None for SDR.
     """
 
     space: int
     range: int
-    transfer: Transfer | None
 
     @classmethod
     def of(cls, context: Any) -> Colors:
         """Those of a codec context of PyAV that has not decoded yet."""
-        return cls(int(context.colorspace), int(context.color_range), _TRANSFERS.get(int(context.color_trc)))
+        return cls(int(context.colorspace), int(context.color_range))
 
 
 def to_image(frame: Any, colors: Colors) -> Image.Image:
@@ -42,15 +37,8 @@ def to_image(frame: Any, colors: Colors) -> Image.Image:
     if frame.color_range == 0:
         frame.color_range = colors.range
 
-    has_alpha = _has_alpha(frame.format)
-    if colors.transfer is None:
-        pixels = frame.to_ndarray(format="rgba" if has_alpha else "rgb24")  # to_image() takes twice the time
-    else:
-        codes = frame.to_ndarray(format="rgba64le" if has_alpha else "rgb48le")
-        pixels = np.empty(codes.shape, np.uint8)
-        pixels[..., :3] = to_sdr(codes[..., :3], colors.transfer)
-        pixels[..., 3:] = codes[..., 3:] // 257
-
+    # to_image() takes twice the time
+    pixels = frame.to_ndarray(format="rgba" if _has_alpha(frame.format) else "rgb24")
     matrix = frame.side_data.get("DISPLAYMATRIX")
     if matrix is not None:
         pixels = _displayed(pixels, np.frombuffer(matrix, np.int32, 9))

@@ -1,13 +1,10 @@
 """COCO's JSON with its relatives: images, categories and annotations that refer to each other by ids.
 
-Exports of CVAT and Label Studio have their own habits. CVAT writes `iscrowd: 1` for every mask, which is one object
-there, so that crowds are regions like others; the box of a rotated rectangle is the one before its rotation. Ids may be
-text in one place and numbers in another.
+Ids may be text in one place and numbers in another. Crowds are regions like others, as CVAT calls every mask one.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from numbers import Real
@@ -18,24 +15,25 @@ from idmetric.matching.annotations import (
     Annotations,
     box_by_size,
     checked_region,
-    number_of,
     outline_of,
     size_of_image,
 )
 from idmetric.matching.codes import Polygons, RunLengths
 from idmetric.matching.listed_paths import Parts, path_parts
-from idmetric.matching.regions import Box, Region
+from idmetric.matching.regions import Region
 from idmetric.metric.errors import RequestError
 
 Entry = Mapping[str, Any]
 
 
-def read_coco(path: str, content: Entry) -> Annotations:
+def read_coco(path: str, content: Any) -> Annotations:
     """The annotations of each image.
 
     Raises:
         RequestError: if the file is not COCO's, or its ids are not clear.
     """
+    if not isinstance(content, Mapping):
+        raise RequestError(f"{path} is not a COCO file of boxes, with the lists `images` and `annotations`")
     images = entries_by_id(content, "images", "file_name", path)
     _check_files(images, path)
     categories: dict[str, Entry] | None = None
@@ -44,8 +42,6 @@ def read_coco(path: str, content: Entry) -> Annotations:
     annotations: dict[str, list[Annotation]] = {str(image["file_name"]): [] for image in images.values()}
     for number, entry in enumerate(section(content, "annotations", path)):
         where = name_of_annotation(entry, number, path)
-        if "segments_info" in entry:
-            raise RequestError(f"{path} is a file of COCO's panoptic masks: convert it to boxes or run-length codes")
         image = entry_referred_to(entry, "image_id", images, "images", where)
         label = ""
         if categories is not None and entry.get("category_id") is not None:
@@ -60,11 +56,10 @@ def _region(entry: Entry, image: Entry, label: str) -> Region:
     if entry.get("bbox"):
         box = box_by_size(entry["bbox"])
     mask = _mask(entry.get("segmentation"))
-    rotation = _rotation(entry)
-    if rotation and box is not None and mask is None:
-        checked_region(box, image_size=image_size)
-        mask = Polygons([_rotated(box, rotation)])
-        box = None
+    attributes = entry.get("attributes")
+    is_turned = isinstance(attributes, Mapping) and attributes.get("rotation") not in (None, "", 0)
+    if is_turned and mask is None:
+        raise RequestError("its box is rotated: export it as a polygon")
     return checked_region(box, mask, label, entry.get("score"), image_size)
 
 
@@ -79,31 +74,6 @@ def _mask(segmentation: Any) -> Polygons | RunLengths | None:
     if isinstance(segmentation[0], Real):
         return Polygons([outline_of(segmentation)])
     return Polygons([outline_of(polygon) for polygon in segmentation])
-
-
-def _rotation(entry: Entry) -> float:
-    """The degrees by which CVAT turned a rectangle, clockwise."""
-    attributes = entry.get("attributes")
-    if not isinstance(attributes, Mapping) or attributes.get("rotation") in (None, ""):
-        return 0.0
-    return number_of(attributes["rotation"]) % 360
-
-
-def _rotated(box: Box, degrees: float) -> list[float]:
-    """The corners of a box, turned clockwise around its center."""
-    left, top, right, bottom = box
-    center_x = (left + right) / 2
-    center_y = (top + bottom) / 2
-    angle = math.radians(degrees)
-    cos = math.cos(angle)
-    sin = math.sin(angle)
-    outline: list[float] = []
-    for x, y in ((left, top), (right, top), (right, bottom), (left, bottom)):
-        across = x - center_x
-        along = y - center_y
-        outline.append(center_x + across * cos - along * sin)
-        outline.append(center_y + across * sin + along * cos)
-    return outline
 
 
 # YouTube-VIS
@@ -226,44 +196,3 @@ def _check_files(images: Mapping[str, Entry], path: str) -> None:
                 f"{path}: `images` has one file under two ids, {other_id} ({other_name!r:.200}) and {image_id} "
                 f"({file_name!r:.200}): leave one of them out"
             )
-
-
-# Other JSON
-
-
-def advice_on(content: Any) -> str:
-    """What kind of JSON this is, and how to have its regions read; "" for an unknown kind."""
-    sample = content
-    if isinstance(content, list):
-        sample = content[0] if content else None
-    if not isinstance(sample, Mapping):
-        return ""
-    keys = set(sample)
-    if isinstance(content, list):
-        if "image_id" in keys:
-            return "a list of COCO results, which names no files: give them with the images' section"
-        if keys & {"data", "completions"} or "annotation_id" in keys:
-            return "Label Studio's own JSON: export the project as COCO"
-        if {"image", "annotations"} <= keys:
-            return "Create ML's JSON: convert it to COCO"
-    if "videos" in keys:
-        return (
-            "a file of YouTube-VIS, with annotations of videos: `idmetric data frames --masks` reads it; for "
-            "regions, list the frames as COCO's `images`"
-        )
-    if "_via_img_metadata" in keys or {"file", "metadata", "project"} <= keys or _is_via(content):
-        return "a file of VIA: export it as COCO (Annotation, Export annotations, COCO format)"
-    if isinstance(sample.get("image"), Mapping) and isinstance(sample.get("annotations"), list):
-        return (
-            "a file of SA-1B, which has one image: make it COCO, with its `image` in a list `images` (with `id`), and "
-            "that `image_id` in each annotation"
-        )
-    return ""
-
-
-def _is_via(content: Any) -> bool:
-    """Whether this is VIA's export of annotations: its values have a file name and regions."""
-    if not isinstance(content, Mapping):
-        return False
-    sample = next(iter(content.values()), None)
-    return isinstance(sample, Mapping) and {"filename", "regions"} <= set(sample)

@@ -1,11 +1,10 @@
-"""Regions of images, as users give them: lists for each image, files of annotation tools, tables, masks, detectors.
+"""Regions of images, as users give them: lists for each image, COCO files, tables, masks, detectors.
 
 regions=[(40, 60, 220, 300), (0.5, 0.1, 0.9, 0.8)]  # of one image; of several, a list of such lists
 regions={"street/01.jpg": [(40, 60, 220, 300)]}     # the end of an image's path -> its regions; also "clip.mp4 @ 12"
 regions=frame                                       # a DataFrame with the columns of a .csv
 regions="boxes.csv"                                 # columns path,x,y,w,h[,label,score]
 regions="boxes.json"                                # COCO: boxes, and polygons or run-length codes as masks
-regions="labels/"                                   # YOLO, Pascal VOC or LabelMe: a file for each image
 regions="masks/"                                    # masks/IMAGE/LABEL.png, or masks/IMAGE.png
 
 The one way in for all of them: each format is read to annotations by image (`idmetric.matching.annotations`).
@@ -23,11 +22,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from idmetric.matching.annotations import Annotation, Annotations
 from idmetric.matching.detected import DetectedRegions
 from idmetric.matching.listed_paths import by_path
-from idmetric.matching.orientation import Drawn, upright_region, warn_if_unclear
-from idmetric.matching.region_coco import advice_on, read_coco
-from idmetric.matching.region_folders import read_file_of_one, read_folder
+from idmetric.matching.region_coco import read_coco
+from idmetric.matching.region_folders import read_masks
 from idmetric.matching.region_tables import is_frame, read_frame, read_region_table
-from idmetric.matching.region_yolo import YoloClasses
 from idmetric.matching.regions import Detector, Region, Regions, as_region, is_box
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files import StrPath, json_file
@@ -40,10 +37,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
 Kind = Literal["image", "clip", "list"]
-_FORMATS = (
-    "give a COCO .json, a .csv with path,x,y,w,h, a folder of masks, or the folder of YOLO (or its data.yaml), Pascal "
-    "VOC or LabelMe annotations"
-)
+_FORMATS = "give a COCO .json, a .csv with path,x,y,w,h, or a folder of masks"
 
 
 @dataclass(frozen=True)
@@ -63,39 +57,26 @@ class RegionSource:
 
 @dataclass(frozen=True)
 class ListedRegions:
-    """The regions of each image, before EXIF turns the photo.
+    """The regions of each image.
 
     Attributes:
         names: of the images.
         regions: of each image. problems: see `RegionSource`.
-        warns: whether to warn where they may be of the stored pixels.
     """
 
     names: Sequence[str]
     regions: Sequence[Sequence[Region]]
     problems: Mapping[int, str] = field(default_factory=dict)
     unlisted: tuple[str, ...] = ()
-    warns: bool = False
 
     def of(self, number: int) -> Sequence[Region]:
-        """The regions of an image as they are listed; ImageReadError if they cannot be used."""
+        """The regions of an image; ImageReadError if they cannot be used."""
         if number in self.problems:
             raise ImageReadError(self.names[number], self.problems[number])
         return self.regions[number]
 
-    def find(self, number: int, picture: Picture) -> list[Region]:
-        """The regions of an image that was read, turned as it was."""
-        regions = []
-        for region in self.of(number):
-            if self.warns:
-                warn_if_unclear(region, picture)
-            regions.append(upright_region(region, picture, self.names[number]))
-        return regions
 
-
-def regions_for(
-    regions: Regions, images: Sequence[str], kind: Kind, labels: Collection[str], drawn_on: Drawn | None = None
-) -> RegionSource:
+def regions_for(regions: Regions, images: Sequence[str], kind: Kind, labels: Collection[str]) -> RegionSource:
     """The source of each image's regions.
 
     Args:
@@ -103,28 +84,21 @@ def regions_for(
         images: names of the images of the request, and of the frames of its clips.
         kind: of the request. One list of regions is enough for one image, or for all frames of one clip.
         labels: names and class words of the subjects.
-        drawn_on: whether listed regions are of the upright photo, or of its stored pixels; None: the upright one, with
-            a warning where it makes a difference that nobody can see.
 
     Raises:
         RequestError: for regions that do not fit the images, and for files that cannot be read.
     """
-    is_found = isinstance(regions, DetectedRegions) or callable(regions)
-    if drawn_on == "stored" and (regions is None or is_found):
-        raise RequestError("regions_of='stored' is for regions that are listed: detectors see the upright photo")
     if regions is None:
         return RegionSource(lambda number, picture: [Region()])
     if isinstance(regions, DetectedRegions):
         return RegionSource(partial(_detected, regions, labels))
     if callable(regions):
         return RegionSource(partial(_by_function, regions, images))
-    listed = listed_regions(regions, images, kind, labels, drawn_on)
-    return RegionSource(listed.find, listed.problems, listed.unlisted)
+    listed = listed_regions(regions, images, kind, labels)
+    return RegionSource(lambda number, picture: listed.of(number), listed.problems, listed.unlisted)
 
 
-def listed_regions(
-    regions: Any, images: Sequence[str], kind: Kind, labels: Collection[str], drawn_on: Drawn | None = None
-) -> ListedRegions:
+def listed_regions(regions: Any, images: Sequence[str], kind: Kind, labels: Collection[str]) -> ListedRegions:
     """The regions of each image that are given, or in a file; arguments and errors as `regions_for`."""
     annotations: Annotations | None = None
     if isinstance(regions, str | os.PathLike) and not paths.is_image(regions):
@@ -147,30 +121,7 @@ def listed_regions(
         raise RequestError(f"regions of {len(lists)} images were given for {len(images)}: give a list for each image")
 
     lists = _with_labels(lists, labels)
-    if drawn_on == "stored":
-        lists = [[replace(region, is_stored=True) for region in image_regions] for image_regions in lists]
-    warns = annotations is not None and drawn_on is None
-    return ListedRegions(images, lists, problems, unlisted, warns)
-
-
-def regions_between(
-    regions: Regions, images: Sequence[str], kind: Kind, labels: Collection[str], drawn_on: Drawn | None = None
-) -> RegionSource | None:
-    """The same for further frames of the clips; None if regions are listed by image, in a file or otherwise.
-
-    Args:
-        images: names of the further frames.
-    """
-    if regions is None or callable(regions):
-        return regions_for(regions, images, kind, labels, drawn_on)
-    if isinstance(regions, Mapping) or is_frame(regions):
-        return None
-    if isinstance(regions, str | os.PathLike) and not paths.is_image(regions):
-        return None
-    is_one_list = _is_one_region(regions) or not _is_list_of_lists(regions) or len(regions) == 1
-    if kind == "clip" and is_one_list:
-        return regions_for(regions, images, kind, (), drawn_on)
-    return None
+    return ListedRegions(images, lists, problems, unlisted)
 
 
 def _detected(regions: DetectedRegions, labels: Collection[str], number: int, picture: Picture) -> list[Region]:
@@ -341,25 +292,9 @@ def _read(path: str, images: Sequence[str]) -> Annotations:
     """By the ending of the file's name."""
     _, ending = os.path.splitext(path.lower())
     if os.path.isdir(path):
-        return read_folder(path, images)
+        return read_masks(path, images)
     if ending == ".json":
-        return _of_json(path, images)
+        return read_coco(path, json_file.read(path))
     if ending in (".csv", ".tsv", ".jsonl"):
         return read_region_table(path)
-    if ending in (".xml", ".txt"):
-        return read_file_of_one(path, images)
-    if ending in (".yaml", ".yml"):
-        return read_folder(os.path.dirname(path) or ".", images, YoloClasses(path))
     raise RequestError(f"cannot read regions {path}: {_FORMATS}")
-
-
-def _of_json(path: str, images: Sequence[str]) -> Annotations:
-    content = json_file.read(path)
-    if isinstance(content, Mapping) and {"images", "annotations"} <= set(content):
-        return read_coco(path, content)
-    if isinstance(content, Mapping) and "shapes" in content:
-        return read_file_of_one(path, images)
-    advice = advice_on(content)
-    if advice:
-        raise RequestError(f"{path} is {advice}")
-    raise RequestError(f"{path} is not a COCO file of boxes, with the lists `images` and `annotations`: {_FORMATS}")

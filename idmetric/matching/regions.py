@@ -52,7 +52,6 @@ class Region:
         score: a detector's confidence in [0, 1]; 1 for a given region.
         image_size: width and height of the image that the box was drawn in, where known. The box is in its pixels, and
             scaled to an image of another size.
-        is_stored: whether box and mask are of the pixels as the file stores them, before EXIF turns them.
 
     Raises:
         RequestError: for an empty box.
@@ -63,7 +62,6 @@ class Region:
     label: str = ""
     score: float = 1.0
     image_size: tuple[int, int] | None = None
-    is_stored: bool = False
 
     def __post_init__(self) -> None:
         if self.box is None:

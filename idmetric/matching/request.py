@@ -10,10 +10,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.matching.casts import Cast, cast_between, cast_of, read_cast
-from idmetric.matching.clips import Clip, FrameInterval, Timeline, sources_of, timeline
-from idmetric.matching.orientation import Drawn
-from idmetric.matching.region_files import RegionSource, regions_between, regions_for
+from idmetric.matching.casts import Cast, cast_of, read_cast
+from idmetric.matching.clips import Clip, Timeline, sources_of, timeline
+from idmetric.matching.region_files import RegionSource, regions_for
 from idmetric.matching.regions import Regions
 from idmetric.metric.errors import RequestError
 from idmetric.metric.images.kinds import ImageReadError
@@ -32,7 +31,7 @@ class MatchRequest:
         kind: one image, one clip, or a list of both.
         regions: as given to `match`. cast: the names that are listed for images and clips, if any are.
         names: of the subjects. labels: their names and class words.
-        region_source: the same for each image. regions_of: see `match`.
+        region_source: the same for each image.
         casts: (T, S), whether each subject should be in each image.
     """
 
@@ -45,7 +44,6 @@ class MatchRequest:
     labels: frozenset[str]
     region_source: RegionSource
     casts: NDArray[np.bool_]
-    regions_of: Drawn | None = None
 
     @classmethod
     def of(
@@ -56,7 +54,6 @@ class MatchRequest:
         *,
         frames: int | str = 16,
         regions: Regions = None,
-        regions_of: Drawn | None = None,
         cast: Cast | PathLike | None = None,
         on_error: Literal["fail", "skip"] = "fail",
     ) -> MatchRequest:
@@ -64,7 +61,7 @@ class MatchRequest:
 
         Args:
             names, words: of the subjects, which regions may be labeled with.
-            images, frames, regions, regions_of, cast, on_error: see `match`.
+            images, frames, regions, cast, on_error: see `match`.
 
         Raises:
             RequestError, ImageReadError, ClipError: as `match`.
@@ -83,42 +80,29 @@ class MatchRequest:
             if all(clip.grid is not None for clip in clips):
                 choice = "all"  # of grids, all panels are in use
         labels = frozenset({*names, *words} - {""})
-        source = regions_for(regions, line.names, kind, labels, regions_of)
+        source = regions_for(regions, line.names, kind, labels)
         if on_error == "fail" and source.problems:
             number, reason = next(iter(source.problems.items()))
             raise ImageReadError(line.names[number], reason)
         listed_cast = read_cast(cast) if isinstance(cast, str | os.PathLike) else cast
         casts = cast_of(listed_cast, line.moments, names)
-        return cls(line, choice, kind, regions, listed_cast, names, labels, source, casts, regions_of)
+        return cls(line, choice, kind, regions, listed_cast, names, labels, source, casts)
 
     def refuse_others(
         self,
         frames: int | str,
         regions: Regions,
-        regions_of: Drawn | None = None,
         cast: Cast | PathLike | None = None,
     ) -> None:
         """RequestError for settings next to a request, which has its own; `frames` is 16 unless it was given."""
-        has_others = any(setting is not None for setting in (regions, regions_of, cast))
+        has_others = any(setting is not None for setting in (regions, cast))
         if has_others or str(frames) not in ("16", self.frames):
             raise RequestError("a MatchRequest has its own frames, regions and cast: give them to MatchRequest.of")
 
     def with_regions(self, regions: Regions) -> MatchRequest:
         """The same with other regions."""
-        source = regions_for(regions, self.line.names, self.kind, self.labels, self.regions_of)
+        source = regions_for(regions, self.line.names, self.kind, self.labels)
         return replace(self, regions=regions, region_source=source)
-
-    def between(self, intervals: Sequence[FrameInterval]) -> MatchRequest | None:
-        """The further frames within intervals; None without any, and where their regions or their cast are unknown."""
-        if not intervals:
-            return None
-        line = self.line.between(intervals)
-        source = regions_between(self.regions, line.names, self.kind, self.labels, self.regions_of)
-        samples = self.line.moments
-        casts = cast_between(self.cast, samples, line.moments, self.names)
-        if source is None or casts is None:
-            return None
-        return replace(self, line=line, region_source=source, casts=casts)
 
     @property
     def members(self) -> list[tuple[str, ...]]:

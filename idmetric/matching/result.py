@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import itemgetter
 from typing import Any, Literal
 
 import numpy as np
@@ -13,19 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from idmetric.matching.assignment import FOUND, UNASSIGNED, Assignment, State
-from idmetric.matching.changes import (
-    CHANGE_COLUMNS,
-    FrameStates,
-    StateChange,
-    differing_intervals,
-    history,
-    state_changes,
-)
-from idmetric.matching.clips import FrameInterval
 from idmetric.matching.output import Output, columns
-from idmetric.matching.swaps import Sighting, swaps
 from idmetric.matching.table import Table
-from idmetric.matching.tracks import CUT, Motion, linked, reduced, steps
 from idmetric.metric.files.tables import first_few, four
 from idmetric.scoring.records import Record, Records
 from idmetric.scoring.references import Aggregate
@@ -52,9 +42,6 @@ class Match(Output):
         features: of each subject and image, features (R, D) of the regions by the subject's encoder, of unit length;
             with missing="whole" the whole image's comes last.
         boxes: of each image's regions (R, 4), in pixels.
-        frame_differences: of each frame, the mean absolute difference of its pixels to the previous frame of its clip
-            in the table, in 0..1; NaN without one.
-        state_changes: see `changes`.
         skipped: image -> why it has no rows.
         unlisted: the images that a file or a dict of regions does not list; they count as images without regions.
         signature: what the distances depend on, and how frames were chosen.
@@ -70,8 +57,6 @@ class Match(Output):
     whole: Tensor | None = None
     features: tuple[tuple[Array, ...], ...] = ()
     boxes: tuple[Array, ...] = ()
-    frame_differences: tuple[float, ...] = ()
-    state_changes: tuple[StateChange, ...] = ()
     skipped: Mapping[str, str] = field(default_factory=dict)
     unlisted: tuple[str, ...] = ()
     signature: Mapping[str, str] = field(default_factory=dict)
@@ -103,7 +88,7 @@ class Match(Output):
 
     @property
     def states(self) -> list[list[State]]:
-        """The state of each subject in each image, (T, S): "matched", "missing", "doubled" or "blended".
+        """The state of each subject in each image, (T, S): "matched", "missing" or "doubled".
 
         Outside the image's cast, "unexpected" or "absent"; "" for a subject without a threshold. See
         `idmetric.matching.assignment`.
@@ -117,51 +102,16 @@ class Match(Output):
 
     @property
     def swapped(self) -> list[list[str]]:
-        """The subjects of each image that are in a region with another subject's label, or in another's track."""
-        return [[self.table.subjects[number] for number in sorted(numbers)] for numbers in self._swapped]
-
-    @cached_property
-    def _swapped(self) -> list[set[int]]:
-        swapped = [set(assignment.swapped) for assignment in self.assignments]
-        for times in self.times_of_clips.values():
-            for time, subjects in zip(times, self._swaps(times), strict=True):
-                swapped[time].update(subjects)
-        return swapped
-
-    def _swaps(self, times: list[int]) -> list[list[int]]:
-        """The subjects of each frame of a clip that are in a track that showed another subject before."""
-        one_of_each_encoder = {id(self.features[subject]): subject for subject in range(len(self.features))}
-        vectors = []
-        for time in times:
-            by_encoder = [self.region_features(subject, time) for subject in one_of_each_encoder.values()]
-            # the dot product of joined features is the sum of their cosines
-            joined = np.concatenate(by_encoder, axis=-1)
-            vectors.append(joined / len(by_encoder) ** 0.5)
-        boxes = [self.boxes[time] for time in times]
-        is_cut = [self.frame_differences[time] > CUT for time in times]
-        largest_threshold = float(np.fmax.reduce(self.thresholds, initial=np.nan))
-        tracks = linked(vectors, boxes, is_cut, largest_threshold)
-
-        frames = []
-        for time, track_numbers, starts_shot in zip(times, tracks, is_cut, strict=True):
-            region_of: dict[int, int] = {}
-            further: dict[int, list[int]] = {}
-            for subject in range(len(self.table.subjects)):
-                region = self.region_of(time, subject)
-                if region != UNASSIGNED:
-                    region_of[subject] = region
-                    further[subject] = np.flatnonzero(self.assignments[time].within[subject]).tolist()
-            frames.append(Sighting(track_numbers, self.boxes[time], region_of, further, starts_shot))
-        return swaps(frames)
+        """The subjects of each image that are in a region with another subject's label."""
+        names = []
+        for assignment in self.assignments:
+            names.append([self.table.subjects[number] for number in sorted(assignment.swapped)])
+        return names
 
     def region_features(self, subject: int, time: int) -> Array:
         """Features (R, D) of an image's regions by a subject's encoder."""
         count = len(self.table.regions[time])
         return self.features[subject][time][:count]
-
-    def region_of(self, time: int, subject: int) -> int:
-        """The region in which a subject is found, or `UNASSIGNED`."""
-        return int(self.assignments[time].region[subject]) if self.is_found[time, subject] else UNASSIGNED
 
     @cached_property
     def times_of_clips(self) -> dict[str, list[int]]:
@@ -254,8 +204,8 @@ class Match(Output):
         """
         badness: Array = np.where(np.isnan(self.nearest), np.inf, self.nearest)
         badness[~self.is_found & self.cast] += _MISSING_FIRST
-        for time, subjects in enumerate(self._swapped):
-            badness[time, list(subjects)] += _SWAPPED_NEXT
+        for time, assignment in enumerate(self.assignments):
+            badness[time, list(assignment.swapped)] += _SWAPPED_NEXT
         badness[self.is_found & ~self.cast] += _UNEXPECTED_NEXT
         badness[~self.is_found & ~self.cast] = -np.inf
         return badness
@@ -276,7 +226,7 @@ class Match(Output):
             "image": self.table.times[time],
             "subject": self.table.subjects[subject],
             "state": self.assignments[time].states[subject],
-            "swapped": bool(subject in self._swapped[time]),
+            "swapped": bool(subject in self.assignments[time].swapped),
             "distance": _plain(self.nearest[time, subject]),
         }
 
@@ -320,88 +270,37 @@ class Match(Output):
         states = [image_states[subject] for image_states, subject in itertools.product(self.states, subjects)]
         for state in COUNTED:
             row[state] = states.count(state) if has_states else None
-        row["swapped"] = sum(len(swapped.intersection(subjects)) for swapped in self._swapped)
+        row["swapped"] = sum(len(set(assignment.swapped).intersection(subjects)) for assignment in self.assignments)
         return row
 
-    @cached_property
-    def over_time(self) -> Records:
-        """A row for each clip and subject.
+    @property
+    def intervals(self) -> Records:
+        """A row for each time in which a subject keeps its state, in the frames of a clip that are in use.
 
-        Columns: clip, subject, frames, coverage, mean (of `distances`), worst (the largest distance whatever the
-        threshold) and worst_time; to_first and to_previous, mean distances 1 - cos to the first and to the previous
-        frame that shows the subject, each with _worst and _worst_time; swapped (the times at which it is in another
-        subject's track); stillness, flicker and cuts (see `Motion`), and cut_seconds, of the first frame after each.
+        Columns: clip, subject, state, start and end (seconds of the first and of the last frame), frames (their
+        number), and mean (of `distances`). Subjects without a threshold have none.
         """
         rows = []
-        differences = np.array(self.frame_differences)
         for clip, times in self.times_of_clips.items():
-            motion = Motion.by_differences(differences[times])
-            cut_seconds = [self.table.seconds[time] for time in times if differences[time] > CUT]
             for subject, name in enumerate(self.table.subjects):
-                row: Record = {"clip": clip, "subject": name, "frames": len(times)}
-                row["coverage"] = self._coverage_of(self.is_judged[times, subject], self.is_found[times, subject])
-                row |= self._over_time(times, subject)
-                row |= asdict(motion)
-                row["cut_seconds"] = cut_seconds
-                rows.append(row)
-        columns = tuple(rows[0]) if rows else ("clip", "subject", "frames")
-        return Records(rows, columns)
-
-    def _over_time(self, times: list[int], subject: int) -> Record:
-        """The distances of a subject in the frames of a clip."""
-        names = [self.table.times[time] for time in times]
-        row: Record = {}
-        row["mean"], _, _ = reduced(self.distances[times, subject], names)
-        nearest = np.where(self.is_judged[times, subject], self.nearest[times, subject], np.nan)
-        _, row["worst"], row["worst_time"] = reduced(nearest, names)
-
-        shown: list[Array | None] = []  # the feature of the subject's region, None without one
-        for time in times:
-            region = self.region_of(time, subject)
-            feature = None
-            if region != UNASSIGNED:
-                feature = self.features[subject][time][region]
-            shown.append(feature)
-        to_first, to_previous = steps(shown)
-        row["to_first"], row["to_first_worst"], row["to_first_worst_time"] = reduced(to_first, names)
-        row["to_previous"], row["to_previous_worst"], row["to_previous_worst_time"] = reduced(to_previous, names)
-
-        row["swapped"] = [self.table.times[time] for time in times if subject in self._swapped[time]]
-        return row
-
-    @property
-    def frame_states(self) -> list[FrameStates]:
-        """The states and distances of all subjects, image by image."""
-        frames = []
-        for time, moment in enumerate(self.table.moments):
-            distances = [_plain(distance) for distance in self.nearest[time]]
-            frames.append(FrameStates(moment, self.assignments[time].states, distances))
-        return frames
-
-    @property
-    def changes(self) -> Records:
-        """A row for each change of a subject's state in a clip, by subject and in order of time.
-
-        Columns: clip, subject, from and to (states); last_image, last_frame, last_seconds and last_distance, the last
-        frame with the old state and `nearest` in it; the same of first, the first frame with the new state; exact,
-        whether no frame lies between the two. Frames that are not in the table count here alone.
-        """
-        rows = [change.record for change in self.state_changes]
-        return Records(rows, CHANGE_COLUMNS)
-
-    def histories(self) -> dict[tuple[str, str], str]:
-        """The states of each subject in each clip with their times, in words: (clip, subject) -> text.
-
-        Subjects without a threshold have none.
-        """
-        texts = {}
-        for clip, times in self.times_of_clips.items():
-            for number, name in enumerate(self.table.subjects):
-                first_state = self.assignments[times[0]].states[number]
-                if first_state:
-                    changes = [change for change in self.state_changes if (change.clip, change.subject) == (clip, name)]
-                    texts[clip, name] = history(first_state, changes)
-        return texts
+                if np.isnan(self.thresholds[subject]):
+                    continue
+                states = [self.assignments[time].states[subject] for time in times]
+                for state, frames in itertools.groupby(zip(states, times, strict=True), key=itemgetter(0)):
+                    interval = [time for _, time in frames]
+                    distances = self.distances[interval, subject]
+                    has_value = np.isfinite(distances)
+                    row: Record = {
+                        "clip": clip,
+                        "subject": name,
+                        "state": state,
+                        "start": self.table.seconds[interval[0]],
+                        "end": self.table.seconds[interval[-1]],
+                        "frames": len(interval),
+                        "mean": float(distances[has_value].mean()) if has_value.any() else None,
+                    }
+                    rows.append(row)
+        return Records(rows, INTERVAL_COLUMNS)
 
     @property
     def rows(self) -> Records:
@@ -427,7 +326,7 @@ class Match(Output):
                     "threshold_source": self.threshold_sources[subject],
                 }
                 row |= self._region_columns(time, subject)
-                row["swapped"] = subject in self._swapped[time]
+                row["swapped"] = subject in assignment.swapped
                 for key, text in self.signature.items():
                     row["distance_name" if key == "distance" else key] = text
                 rows.append(row)
@@ -449,7 +348,7 @@ class Match(Output):
         return row
 
     def contents(self) -> dict[str, Any]:
-        """Summary, worst image, subjects over time, and the surplus regions by image."""
+        """Summary, worst image, the intervals of clips, and the surplus regions by image."""
         surplus = {}
         for time, regions in zip(self.table.times, self.surplus, strict=True):
             if regions:
@@ -457,33 +356,22 @@ class Match(Output):
         return {
             "summary": self.summary.to_records(),
             "worst": self.worst,
-            "over_time": self.over_time.to_records(),
-            "changes": self.changes.to_records(),
+            "intervals": self.intervals.to_records(),
             "surplus": surplus,
         }
 
     def lines(self) -> list[str]:
-        """Rows, summary, subjects over time, and notes."""
+        """Rows, summary, intervals of clips, and notes."""
         names = ["subject", "state", "distance", "nearest", "threshold", "region", "image"]
         if self.times_of_clips:
             names.insert(-1, "seconds")
         lines = columns(self.rows, names)
         lines.append("")
         lines += columns(self.summary, ("subject", "n", "coverage", "mean", "worst", "swapped", "worst_image"))
-        if self.over_time:
+        if self.intervals:
             lines.append("")
-            lines += columns(self.over_time, _OVER_TIME)
-            lines += self._histories_as_lines()
+            lines += columns(self.intervals, ("subject", "state", "start", "end", "frames", "mean", "clip"))
         return lines + self._notes()
-
-    def _histories_as_lines(self) -> list[str]:
-        lines = []
-        for (clip, subject), text in self.histories().items():
-            name = subject
-            if len(self.times_of_clips) > 1:
-                name = f"{clip}, {subject}"
-            lines.append(f"{name}: {text}")
-        return lines
 
     def _notes(self) -> list[str]:
         """Swaps, surplus regions and subjects without states, which the columns of the table do not show."""
@@ -491,11 +379,12 @@ class Match(Output):
         for name, threshold, source in zip(self.table.subjects, self.thresholds, self.threshold_sources, strict=True):
             if source:
                 notes.append(f"threshold of {name}: {four(threshold)} ({source})")
-        for number, subject in enumerate(self.table.subjects):
-            images = [self.table.times[time] for time, swapped in enumerate(self._swapped) if number in swapped]
-            if images:
-                listed = ", ".join(first_few(images))
-                notes.append(f"swapped: {subject} is in another subject's region or track in {listed}")
+        swapped_in: dict[str, list[str]] = {}
+        for image, subjects in zip(self.table.times, self.swapped, strict=True):
+            for subject in subjects:
+                swapped_in.setdefault(subject, []).append(image)
+        for subject, images in swapped_in.items():
+            notes.append(f"swapped: {subject} is in another subject's region in {', '.join(first_few(images))}")
         surplus_in = [image for image, regions in zip(self.table.times, self.surplus, strict=True) if regions]
         if surplus_in and self.table.subjects:
             count = sum(len(regions) for regions in self.surplus)
@@ -514,37 +403,8 @@ class Match(Output):
         return notes
 
 
-def differing(result: Match) -> list[FrameInterval]:
-    """The parts of clips between two frames in which some subject has another state."""
-    return differing_intervals(result.frame_states)
-
-
-def with_changes(samples: Match, between: Match | None) -> Match:
-    """A match with its `changes`.
-
-    Args:
-        between: the match of frames between those of `samples`.
-    """
-    frames = samples.frame_states
-    if between is not None:
-        frames += between.frame_states
-    changes = state_changes(samples.table.subjects, frames)
-    return replace(samples, state_changes=tuple(changes))
-
-
-_OVER_TIME = (
-    "subject",
-    "frames",
-    "coverage",
-    "mean",
-    "worst",
-    "to_first",
-    "to_previous",
-    "stillness",
-    "flicker",
-    "clip",
-)
-COUNTED: tuple[State, ...] = ("matched", "missing", "doubled", "blended", "unexpected")
+INTERVAL_COLUMNS = ("clip", "subject", "state", "start", "end", "frames", "mean")
+COUNTED: tuple[State, ...] = ("matched", "missing", "doubled", "unexpected")
 # added to distances, which are at most 2
 _MISSING_FIRST = 30.0
 _SWAPPED_NEXT = 10.0

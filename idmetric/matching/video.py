@@ -1,18 +1,19 @@
-"""Frames of a video file: their times without decoding, then the frames in order, one in memory."""
+"""Frames of a video file, by PyAV: their times without decoding, then the frames in order, one in memory.
+
+A video that FFmpeg reports as damaged, and one in HDR, is refused: write it again by FFmpeg.
+"""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from PIL import Image
 
-from idmetric.matching.damage import NumberedPacket, intact_frames
-from idmetric.matching.packets import demuxed, read_packets
 from idmetric.matching.pictures import Colors, to_image
 from idmetric.metric.files.hints import need
 from idmetric.metric.images.kinds import MAX_PIXELS
@@ -23,9 +24,16 @@ _JUMP = 100  # frames, at least, that are passed over by seeking instead of deco
 # FFmpeg's names of the containers that are opened, whatever a file is called. Playlists, which open further files and
 # addresses, are left out.
 _CONTAINERS = "mov,mp4,matroska,webm,avi,mpeg,mpegts,mpegvideo,m4v,h264,hevc,ivf,flv,ogg,asf,mxf"
+_INDEXED = ("mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm")  # containers in which a time stamp finds its key frame
 _ALPHA_DECODERS = {"vp8": "libvpx", "vp9": "libvpx-vp9"}  # FFmpeg's own decoders leave transparency out
-_LONGEST_GAP = 86_400.0  # seconds between two frames; more is a damaged time stamp
-_DAMAGED = "it cannot be decoded: the video is damaged there or shortly before"
+_SHOWN_BY_VP8 = 0x10  # bit of a packet's first byte (RFC 6386, 9.1)
+_HDR = (16, 18)  # FFmpeg's AVCOL_TRC_SMPTE2084 (PQ) and AVCOL_TRC_ARIB_STD_B67 (HLG)
+_USUAL_RATE = 25.0  # frames per second of files that state none
+_AGAIN = "write it again, such as by: ffmpeg -i clip.mp4 -c:v libx264 -crf 15 new.mp4"
+_TO_SDR = (
+    "convert it to SDR, such as by: ffmpeg -i clip.mov -vf zscale=t=linear:npl=100,format=gbrpf32le,zscale=p=bt709,"
+    "tonemap=hable,zscale=t=bt709:m=bt709:r=tv,format=yuv420p -c:v libx264 -crf 15 sdr.mp4"
+)
 
 
 class ClipError(ValueError):
@@ -35,130 +43,135 @@ class ClipError(ValueError):
 class Video:
     """A video; each `read` decodes it once from its beginning, or from the key frames before the wanted frames.
 
-    Memory holds a few numbers for each frame, the frames that the decoder keeps back, and one picture.
-
     Attributes:
         times: (frames,) seconds since the first frame, by the file's time stamps, which covers varying frame rates; by
-            order at the stated rate, or 25 per second, if stamps are missing or repeated (raw streams, some .avi). Of
-            files appended to each other (.ts), each begins where the one before it ends.
+            order at the stated rate, or 25 per second, where stamps are missing (raw streams, some .avi).
     """
 
     def __init__(self, path: Path) -> None:
         """Find the frames.
 
         Raises:
-            ClipError: for a file that is missing, no regular file, no video of a known container and codec, or without
-                frames; for more pixels than an image may have; for a gap of more than a day between two frames.
+            ClipError: for a file that is missing, no regular file, no video of a known container and codec, without
+                frames, in HDR, or with damaged time stamps; for more pixels than an image may have.
         """
         self.path = path
         with _opened(path) as (container, stream):
-            self._table = read_packets(path, container, stream)
-            gap = self._table.longest_gap
-            if gap > _LONGEST_GAP:
-                raise ClipError(
-                    f"{path}: two frames are {gap:.0f} seconds apart by their time stamps, which are damaged: write "
-                    "the clip again"
-                )
-            self._colors = Colors.of(stream.codec_context)
-            if _has_alpha(stream) and _alpha_decoder(stream) is None:
-                warnings.warn(f"{path}: PyAV has no libvpx here, so its transparency is not read", stacklevel=2)
-        self.times = self._table.times
-        if not len(self.times):
+            context = stream.codec_context
+            if int(context.color_trc) in _HDR:
+                raise ClipError(f"{path}: it is HDR: {_TO_SDR}")
+            self._colors = Colors.of(context)
+            stamps: list[int | None] = []
+            is_key: list[bool] = []
+            for number, packet in enumerate(container.demux(stream)):
+                if number == 0 and packet.size and not packet.is_keyframe:
+                    raise ClipError(f"{path}: it does not begin with a key frame: {_AGAIN}")
+                if _is_shown(packet, context.name):
+                    stamps.append(packet.pts)
+                    is_key.append(packet.is_keyframe)
+            is_indexed = container.format.name in _INDEXED
+            rate = float(stream.average_rate or _USUAL_RATE)
+            time_base = float(stream.time_base or 0)
+            is_by_decoding = container.format.name == "avi" and bool(context.has_b_frames)
+        if not stamps:
             raise ClipError(f"{path}: a video without frames")
+
+        self.times = np.arange(len(stamps)) / rate
+        self._stamps: list[int] = []  # of the frames in order; empty where some are missing
+        self._keys = [0]  # the frames at which decoding may begin
+        known_stamps = [stamp for stamp in stamps if stamp is not None]
+        if len(known_stamps) < len(stamps) or not time_base or is_by_decoding:
+            return
+        self._stamps = sorted(known_stamps)
+        if len(set(self._stamps)) < len(self._stamps):
+            raise ClipError(f"{path}: several frames have one time stamp: {_AGAIN}")
+        self.times = np.array([stamp - self._stamps[0] for stamp in self._stamps], np.float64) * time_base
+        if is_indexed:
+            key_stamps = [stamp for stamp, starts in zip(known_stamps, is_key, strict=True) if starts]
+            self._keys = np.searchsorted(self._stamps, sorted(key_stamps)).tolist()
 
     def read(self, indices: Sequence[int]) -> Iterator[Callable[[], Image.Image]]:
         """For each of these ascending indices, a function that returns the frame upright, as RGB or RGBA.
 
-        It raises `ImageReadError` for a frame that doesn't decode, and for all frames that may refer to it, up to the
-        next key frame. HDR (BT.2100) is converted to SDR, see `idmetric.matching.hdr`.
+        It raises `ImageReadError` from the first damage on that FFmpeg reports.
         """
-        last_index = max(indices, default=-1)
-        frames = self._decoded(0, last_index)
-        index, frame, reason = -1, None, _DAMAGED
+        frames = self._decoded(0)
+        start = 0
+        keys = self._keys
+        index, frame, damage = -1, None, ""
         for wanted in indices:
-            key = self._table.key_before(wanted)
-            if self._table.indices[key] > index + _JUMP:
+            key = max(key for key in keys if key <= max(wanted, 0))
+            if key > index + _JUMP:
                 frames.close()
-                frames = self._decoded(key, last_index)
-            try:
-                while index < wanted:
-                    index, frame = next(frames, (len(self.times), None))
-            except ClipError as error:  # the file has changed since it was opened
-                index, reason = len(self.times), str(error)
-            if index == wanted:
-                yield partial(self._picture, wanted, frame, reason)
-            else:
-                yield partial(self._picture, wanted, None, reason)
+                frames = self._decoded(key)
+                start = key
+            while index < wanted and not damage:
+                try:
+                    index, frame = next(frames)
+                except ClipError as error:
+                    if start == 0:
+                        damage = str(error)
+                        continue
+                    # an open group of pictures may refer to frames before its key frame
+                    frames = self._decoded(0)
+                    start, keys, index = 0, [0], -1
+            yield partial(self._picture, wanted, frame, damage)
+        frames.close()
 
-    def _picture(self, index: int, frame: Any, reason: str) -> Image.Image:
+    def _picture(self, index: int, frame: Any, damage: str) -> Image.Image:
         name = f"{self.path} @ {index}"
-        if frame is None:
-            raise ImageReadError(name, reason)
+        if damage:
+            raise ImageReadError(name, damage)
         too_large = _too_large(frame)  # the size may change within a stream
         if too_large:
             raise ImageReadError(name, too_large)
         try:
             return to_image(frame, self._colors)
         except (ValueError, OSError) as error:  # a pixel format that FFmpeg does not convert
-            raise ImageReadError(name, f"its pixels cannot be converted to RGB ({error}): convert the video") from error
+            raise ImageReadError(name, f"its pixels cannot be converted to RGB ({error}): {_AGAIN}") from error
 
-    def _decoded(self, start: int, last_index: int) -> Generator[tuple[int, Any], None, None]:
-        """(index, frame) of the intact frames up to this one, in order of display.
-
-        Args:
-            start: the packet number to seek. Where seeking misses it, as in some streams, all frames are decoded.
-        """
-        start_index = self._table.indices[start]
-        is_sought = start > 0
-        for index, frame in self._decoded_from(start, last_index):
-            if index > last_index or (is_sought and index > start_index):
-                break
-            is_sought = False
-            yield index, frame
-        if not is_sought:
-            return
-        for index, frame in self._decoded_from(0, last_index):
-            if index > last_index:
-                return
-            yield index, frame
-
-    def _decoded_from(self, start: int, last_index: int) -> Iterator[tuple[int, Any]]:
-        """As `_decoded`, and frames after the last one; nothing, or only later frames, if seeking misses the start."""
+    def _decoded(self, start: int) -> Generator[tuple[int, Any], None, None]:
+        """Yield (index, frame) from a key frame on; ClipError where the video is damaged."""
+        index = start
+        damaged = f"{self.path}: it is damaged at or before frame"
         with _opened(self.path) as (container, stream):
-            decoder = _alpha_decoder(stream) or stream.codec_context
+            decoder = _decoder(self.path, stream)
+            decoder.options = {"err_detect": "explode"}
             decoder.thread_type = "AUTO"
             if start > 0:
-                container.seek(int(self._table.stamps[start]), stream=stream)
-            packets = self._packets(container, stream, start)
-            yield from intact_frames(self._table, decoder, packets, start, last_index)
-
-    def _packets(self, container: Any, stream: Any, start: int) -> Iterator[NumberedPacket]:
-        """The packets from where the container stands; none if it has missed the start."""
-        number = 0
-        is_sought = start > 0
-        for packet in demuxed(container, stream):
-            if is_sought:
-                number = self._table.number_of(packet.pts)
-                if not 0 <= number <= start:
-                    return
-                is_sought = False
-            if number >= len(self._table.indices):
-                raise ClipError(f"{self.path}: the file has changed while it was read")
-            yield NumberedPacket(number, _numbered(packet, number))
-            number += 1
+                container.seek(self._stamps[start], stream=stream)
+            for packet in container.demux(stream):
+                if start > 0 and packet.pts is not None and packet.pts < self._stamps[start]:
+                    continue  # shown before the key frame, and may refer to frames before it
+                if packet.is_corrupt:
+                    raise ClipError(f"{damaged} {index}: {_AGAIN}")
+                for frame in _frames_of(decoder, packet, f"{damaged} {index}"):
+                    is_expected = index < len(self.times)
+                    if is_expected and self._stamps:
+                        is_expected = frame.pts == self._stamps[index]
+                    if frame.is_corrupt or not is_expected:
+                        raise ClipError(f"{damaged} {index}: {_AGAIN}")
+                    yield index, frame
+                    index += 1
+        raise ClipError(f"{damaged} {index}: {_AGAIN}")
 
 
-def _numbered(packet: Any, number: int) -> Any:
-    """A packet with its number as time stamp. If it is discarded, its frame comes out too, as others refer to it."""
-    from av import Packet
+def _frames_of(decoder: Any, packet: Any, damaged: str) -> Sequence[Any]:
+    """The frames that come out when a packet goes in; ClipError for an error that FFmpeg reports."""
+    from av import FFmpegError
 
-    if packet.is_discard:
-        is_keyframe = packet.is_keyframe
-        packet = Packet(bytes(packet))
-        packet.is_keyframe = is_keyframe
-    packet.pts = number
-    packet.dts = None
-    return packet
+    try:
+        frames: Sequence[Any] = decoder.decode(packet)
+    except FFmpegError as error:
+        raise ClipError(f"{damaged} ({error}): {_AGAIN}") from error
+    return frames
+
+
+def _is_shown(packet: Any, codec: str) -> bool:
+    """Whether a packet gives a frame: an empty one marks the end, others are cut off by an edit list."""
+    if not packet.size or packet.is_discard:
+        return False
+    return codec != "vp8" or bool(memoryview(packet)[0] & _SHOWN_BY_VP8)
 
 
 @contextmanager
@@ -175,8 +188,8 @@ def _opened(path: Path) -> Iterator[tuple[Any, Any]]:
             yield container, _stream(path, container)
     except ImageReadError as error:
         raise ClipError(f"{path}: {error.reason}") from error
-    except (av.FFmpegError, OverflowError) as error:
-        raise ClipError(f"{path}: not readable as a video: {error}") from error
+    except (av.FFmpegError, OverflowError, IndexError) as error:  # IndexError: PyAV's for streams that appear later
+        raise ClipError(f"{path}: not readable as a video ({error}): {_AGAIN}") from error
 
 
 def _stream(path: Path, container: Any) -> Any:
@@ -187,41 +200,29 @@ def _stream(path: Path, container: Any) -> Any:
     streams = [stream for stream in container.streams.video if not stream.disposition & no_video]
     if not streams:
         raise ClipError(f"{path}: the file contains no video")
-    stream = max(streams, key=_rank)
-    if stream.codec_context is None:
-        raise ClipError(f"{path}: FFmpeg has no decoder for this video: convert it to H.264")
+    for stream in streams:
+        if stream.codec_context is None:
+            raise ClipError(f"{path}: FFmpeg has no decoder for this video: convert it to H.264")
+    stream = max(streams, key=lambda one: (bool(one.disposition & Disposition.default), one.width * one.height))
     reason = _too_large(stream)
     if reason:
         raise ClipError(f"{path}: {reason}: make them smaller")
     return stream
 
 
-def _rank(stream: Any) -> tuple[bool, int]:
-    from av.stream import Disposition
-
-    is_default = bool(stream.disposition & Disposition.default)
-    if stream.codec_context is None:
-        return is_default, 0
-    return is_default, stream.width * stream.height
-
-
-def _has_alpha(stream: Any) -> bool:
-    """Whether a WebM holds transparency in a second picture of each packet."""
-    tags = {key.lower(): value for key, value in stream.metadata.items()}
-    return tags.get("alpha_mode") == "1" and stream.codec_context.name in _ALPHA_DECODERS
-
-
-def _alpha_decoder(stream: Any) -> Any:
-    """A decoder of that transparency; None if there is none."""
+def _decoder(path: Path, stream: Any) -> Any:
+    """The decoder of a stream: that of libvpx for a WebM with transparency in a second picture of each packet."""
     from av import CodecContext
     from av.codec.codec import UnknownCodecError
 
-    if not _has_alpha(stream):
-        return None
+    tags = {key.lower(): value for key, value in stream.metadata.items()}
+    name = _ALPHA_DECODERS.get(stream.codec_context.name, "")
+    if not name or tags.get("alpha_mode") != "1":
+        return stream.codec_context
     try:
-        return CodecContext.create(_ALPHA_DECODERS[stream.codec_context.name], "r")
-    except UnknownCodecError:
-        return None
+        return CodecContext.create(name, "r")
+    except UnknownCodecError as error:
+        raise ClipError(f"{path}: PyAV has no {name} here, which its transparency needs: {_AGAIN}") from error
 
 
 def _too_large(picture: Any) -> str:

@@ -223,10 +223,8 @@ def test_rows_of_frames_and_subjects(folder: Path, movie: Path, capsys: pytest.C
     content = json.loads(capsys.readouterr().out)
     names = list(dict.fromkeys(row["image"] for row in content["rows"]))
     assert names[2:] == [f"{movie} @ {index}" for index in (0, 4, 8)]
-    assert [(row["clip"], row["subject"], row["frames"]) for row in content["over_time"]] == [
-        (str(movie), "ann", 3),
-        (str(movie), "rex", 3),
-    ]
+    assert {(row["clip"], row["subject"]) for row in content["intervals"]} == {(str(movie), "ann"), (str(movie), "rex")}
+    assert sum(row["frames"] for row in content["intervals"]) == 6
     assert {row["n"] for row in content["summary"]} == {5}
 
 
@@ -270,7 +268,9 @@ def test_grids_and_folders_of_frames(tmp_path: Path, capsys: pytest.CaptureFixtu
         ([], 2, "no images: give files, folders or --clip"),
         (["--grid", "2", "a.png"], 2, "'2' is not ROWSxCOLUMNS"),
         (["--frames", "0", "movie.mp4"], 2, "unknown frames '0'"),
-        (["--cast", "cast.csv", "movie.mp4"], 2, "--cast says which subjects belong in an image"),
+        (["--cast", "cast.csv", "movie.mp4"], 2, "--cast is for subjects: name them by --subject"),
+        (["--threshold", "0.2", "movie.mp4"], 2, "--threshold is for subjects"),
+        (["--html", "page.html", "movie.mp4"], 2, "--html is for subjects"),
         (["--clip", "frames", "--fps", "0"], 2, "frames: a clip has more than 0 frames per second, got fps=0.0"),
         (["empty.mp4"], 1, "empty.mp4: the file is empty"),
         (["nothing"], 1, "nothing"),
@@ -375,7 +375,7 @@ def test_21_a_bad_annotation_stops_before_the_model_or_its_image_is_skipped(
 
 
 def test_23_photos_that_exif_turns(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The upright scene, and the same stored turned, with boxes of the stored pixels, give the same numbers."""
+    """The upright scene, and the same stored turned, give the same numbers: regions are of the upright photo."""
     upright, _ = scene((ANN, REX), 0)
     exif = Image.Exif()
     exif[0x112] = 6
@@ -383,17 +383,13 @@ def test_23_photos_that_exif_turns(folder: Path, tmp_path: Path, capsys: pytest.
     upright.transpose(Image.Transpose.ROTATE_90).save(tmp_path / "images" / "0.png", exif=exif)
     for name in ("ann", "rex"):
         (tmp_path / name).symlink_to(folder / name)
-    (tmp_path / "r.csv").write_text("path,x,y,w,h\n0.png,0,112,112,112\n0.png,0,0,112,112\n")
-    rows = rows_of(tmp_path, capsys, "--regions", str(tmp_path / "r.csv"), "--regions-of", "stored")
+    (tmp_path / "r.csv").write_text("path,x,y,w,h\n0.png,0,0,112,112\n0.png,112,0,112,112\n")
+    rows = rows_of(tmp_path, capsys, "--regions", str(tmp_path / "r.csv"))
     expected = rows_of(folder, capsys, "--regions", str(folder / "boxes.json"))[:2]
     columns = ("subject", "state", "distance", "region", "left", "top", "right", "bottom")
     assert [[row[column] for column in columns] for row in rows] == [
         [row[column] for column in columns] for row in expected
     ]
-    with pytest.raises(SystemExit) as stopped:
-        run(tmp_path, "--regions-of", "stored")
-    assert stopped.value.code == 2
-    assert "--regions-of says how the regions of --regions were drawn" in capsys.readouterr().err
 
 
 def test_23_frames_without_regions_of_a_clip_that_exists(

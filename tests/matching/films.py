@@ -40,17 +40,6 @@ def film(shown: Sequence[Sequence[Badge | None]], turns: Sequence[float] | None 
     return [frame(badges, turn) for badges, turn in zip(shown, angles, strict=True)]
 
 
-def blend(first: Badge, second: Badge, share: float) -> Badge:
-    """A badge of the first one's shape, with colors between both."""
-
-    def mixed(start: Sequence[int], end: Sequence[int]) -> tuple[int, ...]:
-        return tuple(round(a + share * (b - a)) for a, b in zip(start, end, strict=True))
-
-    return Badge(
-        first.corners, first.emblem_corners, mixed(first.body, second.body), mixed(first.emblem, second.emblem)
-    )
-
-
 def sound(path: Path) -> Path:
     """A file with sound alone."""
     with av.open(str(path), "w") as container:

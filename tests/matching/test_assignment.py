@@ -17,20 +17,20 @@ RIGHT = 1 - np.array([[0.80, 0.45], [0.42, 0.78]])
         ([[0.45, 0.80], [0.78, 0.42]], ("matched", "matched"), ()),
         ([[0.80], [0.42]], ("matched", "missing"), ()),
         ([[0.80, 0.79], [0.42, 0.41]], ("doubled", "missing"), ()),
-        ([[0.62], [0.60]], ("blended", "blended"), ()),
+        ([[0.62], [0.60]], ("matched", "missing"), ()),
         ([[0.80, 0.45, 0.1], [0.42, 0.78, 0.2]], ("matched", "matched"), (2,)),
         ([[0.2, 0.1], [0.1, 0.2]], ("missing", "missing"), (0, 1)),
-        ([[0.62, 0.1], [0.60, 0.1]], ("blended", "blended"), (1,)),
+        ([[0.62, 0.1], [0.60, 0.1]], ("matched", "missing"), (1,)),
     ],
     ids=[
         "right",
         "exchanged",
         "one missing",
         "doubled",
-        "blended",
+        "one region of two",
         "a third region",
         "two strangers",
-        "blended, one more",
+        "one region of two, one more",
     ],
 )
 def test_states(similarity, states, surplus):
@@ -69,11 +69,15 @@ def test_of_three_look_alikes_each_at_its_own_region_all_are_matched():
 
 
 def test_a_region_counts_as_all_subjects_that_are_a_fifth_farther_than_the_nearest_one_at_most():
-    assert assigned([[0.3], [0.3]], [0.4, 0.4]).states == ("blended", "blended")
-    assert assigned([[0.25], [0.3]], [0.4, 0.4]).states == ("blended", "blended")  # the bound: 1.2 x 0.25
-    assert assigned([[0.25], [0.301]], [0.4, 0.4]).states == ("matched", "missing")
-    assert assigned([[0.25], [0.375]], [0.4, 0.4], margin=0.5).states == ("blended", "blended")
-    assert assigned([[0.25], [0.375]], [0.4, 0.4], margin=0.25).states == ("matched", "missing")
+    limits = np.array([0.4, 0.4])
+
+    def count(distance, further, **margin):
+        return counted(np.array([[distance], [further]]), limits, **margin).ravel().tolist()
+
+    assert count(0.25, 0.3) == [True, True]  # the bound: 1.2 x 0.25
+    assert count(0.25, 0.301) == [True, False]
+    assert count(0.25, 0.375, margin=0.5) == [True, True]
+    assert count(0.25, 0.375, margin=0.25) == [True, False]
 
 
 def test_a_subject_beyond_its_threshold_takes_no_region_from_another():
@@ -162,33 +166,3 @@ def test_an_image_without_regions():
     result = assigned(np.empty((2, 0)), [0.5, np.nan])
     assert result.states == ("missing", "")
     assert result.region.tolist() == [UNASSIGNED, UNASSIGNED]
-
-
-@pytest.mark.parametrize(
-    ("distances", "states", "region", "surplus"),
-    [
-        ([[0.62], [0.70]], ("blended", "blended"), (0, -1), ()),  # 1.24 and 1.4 thresholds, 1.13 times as far
-        ([[0.70], [0.62]], ("blended", "blended"), (-1, 0), ()),
-        ([[0.62], [0.81]], ("missing", "missing"), None, (0,)),  # beyond 1.6 thresholds
-        ([[0.52], [0.74]], ("missing", "missing"), None, (0,)),  # 1.42 times as far
-        ([[0.30], [0.52]], ("matched", "missing"), (0, -1), ()),  # the region is the first subject
-        ([[0.62, 0.7], [0.66, 0.9], [0.9, 0.68]], ("blended", "blended", "missing"), None, (1,)),
-        ([[0.62], [np.nan]], ("missing", "missing"), None, (0,)),
-    ],
-)
-def test_missing_subjects_about_as_far_from_a_region_of_nobody_are_blended_in_it(distances, states, region, surplus):
-    result = assigned(distances, [0.5] * len(distances))
-    assert result.states == states
-    assert result.surplus == surplus
-    if region is not None:
-        assert tuple(result.region.tolist()) == region
-
-
-def test_a_subject_outside_the_cast_is_not_blended_with_one_of_it():
-    result = assigned([[0.62], [0.70]], [0.5, 0.5], cast=[True, False])
-    assert result.states == ("missing", "absent")
-
-
-def test_two_members_of_the_cast_are_not_blended_in_the_region_of_an_outsider():
-    result = assigned([[0.62], [0.70], [0.2]], [0.5, 0.5, 0.5], cast=[True, True, False])
-    assert result.states == ("missing", "missing", "unexpected")

@@ -166,7 +166,6 @@ def test_numbers_follow_the_cast(story: Match) -> None:
     assert rex["worst"] == pytest.approx(story.nearest[2, 1])
     assert rex["mean"] == pytest.approx(story.nearest[2, 1])
     assert [row["expected"] for row in story.rows] == [True, False, True, False, True, True, True, False]
-    assert [row["coverage"] for row in story.over_time] == [0.75, 1.0]
 
 
 def test_the_worst_is_a_member_of_the_cast(story: Match) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from idmetric.matching import damage, video
+from idmetric.matching import video
 from idmetric.matching.clips import Clip, sources_of, timeline
 from idmetric.matching.video import ClipError, Video
 from idmetric.metric.errors import RequestError
@@ -24,15 +24,6 @@ def numbers(clip, frames="all"):
     """The numbers that are painted into the chosen frames of a clip."""
     line = timeline(sources_of(clip), frames, "fail")
     return [number_of(read_image(load())) for load in line.loads()]
-
-
-def shots(*lengths):
-    """Frames of shots with other colors each."""
-    pictures = []
-    for shot, length in enumerate(lengths):
-        colors = np.random.default_rng(shot).integers(0, 256, (4, 4, 3)).astype(np.uint8)
-        pictures += [Image.fromarray(colors).resize((160, 96))] * length
-    return pictures
 
 
 @pytest.fixture
@@ -106,8 +97,14 @@ def test_frames_that_are_sought_are_those_that_are_decoded_in_order(tmp_path, mo
 def test_seeking_decodes_few_frames(tmp_path, monkeypatch):
     path = write_video(tmp_path / "a.mp4", [picture(number % 256) for number in range(600)])
     decoded = []
-    add = damage.Run.add
-    monkeypatch.setattr(damage.Run, "add", lambda run, number, frame: decoded.append(number) or add(run, number, frame))
+    frames_of = video._frames_of
+
+    def noted(*arguments):
+        frames = frames_of(*arguments)
+        decoded.extend(frame.pts for frame in frames)
+        return frames
+
+    monkeypatch.setattr(video, "_frames_of", noted)
     assert [number_of(load()) for load in Video(path).read([0, 299, 598])] == [0, 299 - 256, 598 - 512]
     assert len(decoded) < 60  # at most a group of 12 for each, and what the threads have begun
 
@@ -119,24 +116,6 @@ def test_a_clip_of_ten_hours_is_read_in_little_memory(tmp_path):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert numbers(path, 4) == [0, 11999 % 256, 23999 % 256, 35999 % 256]
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # kB
-
-
-def test_a_damaged_middle_spoils_the_frames_up_to_the_next_key_frame(clip, tmp_path):
-    with av.open(str(clip)) as container:
-        packets = [(packet.pos, packet.size) for packet in container.demux() if packet.size]
-    data = bytearray(clip.read_bytes())
-    position, size = packets[26]
-    data[position : position + size] = b"\xff" * size
-    clip.write_bytes(data)
-    reasons = {}
-    for number, load in enumerate(timeline(sources_of(clip), "all", "fail").loads()):
-        try:
-            assert number_of(load()) == number
-        except ImageReadError as error:
-            reasons[number] = str(error)
-    assert list(reasons) == list(range(26, 36))  # a key frame every 12
-    for number, reason in reasons.items():
-        assert f"{clip} @ {number}: it cannot be decoded" in reason
 
 
 # Animations, folders, grids
@@ -189,22 +168,6 @@ def test_pictures_in_memory_are_a_clip():
 
 
 # Shots
-
-
-@pytest.mark.parametrize("kind", ["video", "memory"])
-def test_shots_give_one_frame_from_the_middle_of_each(tmp_path, kind):
-    pictures = shots(20, 31, 40)
-    source = write_video(tmp_path / "a.mp4", pictures) if kind == "video" else Clip(pictures, fps=30)
-    names = [moment.name for moment in timeline(sources_of(source), "shots", "fail").moments]
-    assert [int(name.split(" @ ")[1]) for name in names] == [9, 35, 70]
-
-
-def test_a_clip_without_a_cut_is_one_shot():
-    assert len(timeline([Clip(shots(10))], "shots", "fail").moments) == 1
-    assert len(timeline([Clip(shots(1))], "shots", "fail").moments) == 1
-
-
-# Errors
 
 
 def test_clips_that_cannot_be_used_are_named_or_skipped(tmp_path):

@@ -126,13 +126,6 @@ def test_22_polygons_have_the_pixels_of_pycocotools():
         assert np.array_equal(drawn, expected)
 
 
-def test_polygons_in_fractions_are_of_the_image_whatever_its_size():
-    square = Polygons([[0.25, 0.5, 0.75, 0.5, 0.75, 1, 0.25, 1]], in_fractions=True)
-    mask = np.asarray(square.drawn(20, 40, (7, 5))) > 0
-    assert np.array_equal(np.argwhere(mask)[[0, -1]], [[10, 10], [19, 29]])
-    assert mask.sum() == 10 * 20
-
-
 @pytest.mark.parametrize(
     "outline",
     [[0, 0, 1e9, 0, 0, 1e9], [-1e300, 0, 5, 0, 0, 5], [0, 0, *([9999, 0, 0, 9999] * 600)]],

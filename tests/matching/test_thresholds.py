@@ -122,8 +122,8 @@ def test_without_a_threshold_there_are_no_states_and_no_numbers_of_them(distance
     assert found.coverage == {"cat": None, "dog": None}
     assert found.worst == {}
     for row in found.summary:
-        counts = [row[state] for state in ("matched", "missing", "doubled", "blended", "unexpected")]
-        assert [row["coverage"], row["mean"], row["worst"], row["worst_image"], *counts] == [None] * 9
+        counts = [row[state] for state in ("matched", "missing", "doubled", "unexpected")]
+        assert [row["coverage"], row["mean"], row["worst"], row["worst_image"], *counts] == [None] * 8
         assert row["n"] == 1
     assert np.isnan(found.distances).all()
     assert np.isfinite(found.nearest).all()

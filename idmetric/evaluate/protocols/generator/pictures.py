@@ -53,12 +53,10 @@ class PicturesTaken:
         pictures = [small_picture(picture)]
         if item.image in self._regions:
             from idmetric.matching import Cut
-            from idmetric.matching.orientation import upright_region
 
             name = describe(item.image)
             for region in self._regions[item.image]:
-                upright = upright_region(region, picture, name)
-                piece = Cut().cut(picture, upright, name).pixels
+                piece = Cut().cut(picture, region, name).pixels
                 assert isinstance(piece, Image.Image)  # as the picture is
                 pictures.append(small_picture(piece))
         data = np.stack(pictures).tobytes()
