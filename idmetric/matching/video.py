@@ -88,7 +88,7 @@ class Video:
         self.times = np.array([stamp - self._stamps[0] for stamp in self._stamps], np.float64) * time_base
         if is_indexed:
             key_stamps = [stamp for stamp, starts in zip(known_stamps, is_key, strict=True) if starts]
-            self._keys = np.searchsorted(self._stamps, sorted(key_stamps)).tolist()
+            self._keys += np.searchsorted(self._stamps, sorted(key_stamps)).tolist()
 
     def read(self, indices: Sequence[int]) -> Iterator[Callable[[], Image.Image]]:
         """For each of these ascending indices, a function that returns the frame upright, as RGB or RGBA.
