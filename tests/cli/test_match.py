@@ -129,7 +129,7 @@ def test_regions_that_belong_to_no_image_name_both(
     (tmp_path / "masks").mkdir()
     for regions, message in (
         ("boxes.csv", "is among the ones with regions (other.png): compare their paths"),
-        ("masks", "masks: a folder holds masks (IMAGE/LABEL.png or IMAGE.png), or for each image"),
+        ("masks", "masks: it holds IMAGE/LABEL.png or IMAGE.png"),
     ):
         with pytest.raises(SystemExit):
             run(folder, "--regions", str(tmp_path / regions))
@@ -270,7 +270,6 @@ def test_grids_and_folders_of_frames(tmp_path: Path, capsys: pytest.CaptureFixtu
         (["--frames", "0", "movie.mp4"], 2, "unknown frames '0'"),
         (["--cast", "cast.csv", "movie.mp4"], 2, "--cast is for subjects: name them by --subject"),
         (["--threshold", "0.2", "movie.mp4"], 2, "--threshold is for subjects"),
-        (["--html", "page.html", "movie.mp4"], 2, "--html is for subjects"),
         (["--clip", "frames", "--fps", "0"], 2, "frames: a clip has more than 0 frames per second, got fps=0.0"),
         (["empty.mp4"], 1, "empty.mp4: the file is empty"),
         (["nothing"], 1, "nothing"),
