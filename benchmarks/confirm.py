@@ -1,4 +1,4 @@
-"""The open points of docs/reports/confirm.md, checked with the published weights; prints a table for an issue.
+"""The open points of docs/reports/releases.md, checked with the published weights; prints a table for an issue.
 
     python benchmarks/confirm.py > confirm.md                            all models: downloads tens of gigabytes
     python benchmarks/confirm.py --models nearid --checks open distances
