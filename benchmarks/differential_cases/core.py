@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -471,18 +472,33 @@ def sinkhorn_gradients() -> Results:
 # Losses
 
 
-def losses(**settings: Any) -> Results:
-    """Compute values and gradients of a loss of the packaged model; settings: those of the loss, and masks."""
+@cache
+def double(kind: str = "dinov3") -> Any:
+    """Return a small ID-Sim in double precision, in which gradients hardly depend on the kernels."""
+    from idmetric import IDSim
+
+    with workspace() as folder:
+        return IDSim(write_idsim(folder / kind, kind), device="cpu", dtype=torch.float64)
+
+
+def losses(
+    metric: Any = None,
+    references: Any = None,
+    shape: tuple[int, int] = (3, 72),
+    masks_of_pixels: Any = None,
+    **settings: Any,
+) -> Results:
+    """Compute a loss and its gradient; settings: those of the loss. Default: `double`, and two pictures.
+
+    Args:
+        shape: number of images, and their side.
+    """
     from idmetric import IdentityLoss
 
-    masks = settings.pop("masks_of_pixels", None)
-    side = settings.pop("side", 96)
-    references = settings.pop("references", PICTURES[:2])
-    metric = settings.pop("metric", None) or tiny()
+    loss = IdentityLoss(metric or double(), PICTURES[:2] if references is None else references, **settings)
     low, high = settings.get("value_range", (0.0, 1.0))
-    loss = IdentityLoss(metric, references, **settings)
-    x = (pixels("loss", 3, side) * (high - low) + low).requires_grad_()
-    value = loss(x, masks=masks)
+    x = (pixels("loss", *shape).double() * (high - low) + low).requires_grad_()
+    value = loss(x, masks=masks_of_pixels)
     value.sum().backward()
     assert x.grad is not None
     return {"loss": value, **gradient(x.grad)}
@@ -494,6 +510,28 @@ def several_losses(variants: dict[str, dict[str, Any]]) -> Results:
         for key, value in losses(**settings).items():
             results[f"{name}: {key}"] = value
     return results
+
+
+def losses_of_tiny() -> Results:
+    """Compare losses of the packaged model in single precision, without gradients: its kinks make them jump."""
+    from idmetric import IdentityLoss
+
+    results: dict[str, Any] = {}
+    masks = torch.zeros(3, 96, 96)
+    masks[:, 20:70, 25:80] = 1
+    for name in DISTANCES:
+        loss = IdentityLoss(tiny(), examples()[4:6], distance=name, reduction="none")
+        with torch.no_grad():
+            results[name] = loss(pixels("loss", 3, 96))
+            results[f"{name}, masks"] = loss(pixels("loss", 3, 96), masks=masks)
+    return results
+
+
+def gradients_of_tiny() -> Results:
+    from idmetric import IDSim
+
+    metric = IDSim("tiny", device="cpu", dtype=torch.float64)
+    return several_losses({name: {"metric": metric, "distance": name, "shape": (1, 96)} for name in ("cls", "joint")})
 
 
 def losses_of_distances() -> Results:
@@ -511,14 +549,14 @@ def losses_of_settings() -> Results:
             "checkpoint": {"checkpoint": True},
             "paths": {"references": [str(path) for path in examples()[:2]]},
             "pixels": {"references": pixels("references", 2, 80)},
-            "own size": {"side": 224, "reduction": "sum"},
+            "own size": {"shape": (3, 64), "reduction": "sum"},
         }
     )
 
 
 def losses_of_masks() -> Results:
-    masks = torch.zeros(3, 96, 96)
-    masks[:, 20:70, 25:80] = 1
+    masks = torch.zeros(3, 72, 72)
+    masks[:, 15:50, 20:60] = 1
     soft = torch.nn.functional.avg_pool2d(masks[:, None], 4)
     of_references = [rectangle(120, 90, (30, 20, 90, 70)), None]
     return several_losses(
@@ -535,24 +573,19 @@ def losses_of_masks() -> Results:
 
 
 def losses_of_small_models() -> Results:
-    from idmetric import IDSim
-
-    results: dict[str, Any] = {}
-    with workspace() as folder:
-        for kind in ("dinov3", "dinov2", "cnn"):
-            metric = IDSim(write_idsim(folder / kind, kind), device="cpu")
-            for distance in ("cls", "joint"):
-                for key, value in losses(metric=metric, distance=distance, side=72).items():
-                    results[f"{kind}, {distance}: {key}"] = value
-    return results
+    variants = {}
+    for kind in ("dinov3", "dinov2", "cnn"):
+        for distance in ("cls", "joint"):
+            variants[f"{kind}, {distance}"] = {"metric": double(kind), "distance": distance}
+    return several_losses(variants)
 
 
 def gradients_of_distances() -> Results:
-    metric = tiny()
+    metric = double()
     results: dict[str, Any] = {}
     mask = rectangle(80, 80, (10, 10, 60, 70))
-    for name in ("cls", "joint"):
-        x = pixels("gradient", 2, 80).requires_grad_()
+    for name in DISTANCES:
+        x = pixels("gradient", 2, 80).double().requires_grad_()
         metric(x, PICTURES[0], name, mask_a=[mask, None]).sum().backward()
         assert x.grad is not None
         for key, value in gradient(x.grad).items():
@@ -603,6 +636,8 @@ CASES: list[Case] = [
     *(same(f"named/{name}", lambda name=name: named(name, NAMED[name])) for name in NAMED),
     same("sinkhorn/distances", sinkhorn),
     same("sinkhorn/gradients", sinkhorn_gradients, **RELATIVE),
+    same("losses/tiny", losses_of_tiny, PATCHES),
+    same("losses/gradients of tiny", gradients_of_tiny, **RELATIVE),
     same("losses/distances", losses_of_distances, **RELATIVE),
     same("losses/settings", losses_of_settings, **RELATIVE),
     same("losses/masks", losses_of_masks, **RELATIVE),

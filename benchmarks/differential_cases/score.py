@@ -236,7 +236,6 @@ def calibration() -> Results:
     distances = [0.05, 0.2, 0.35, 0.5, 0.8, 1.2]
     results["of distances"] = stored.probability(distances)
     results["words"] = [stored.answer(distance) for distance in distances]
-    results["prior"] = float(stored.prior)
     results["distance"] = stored.distance
     results["words of rows"] = [stored.answer(row["distance"]) for row in scores.rows]
     return results
