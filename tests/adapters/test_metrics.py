@@ -198,6 +198,28 @@ def test_retrieval_is_that_of_torchmetrics(metric: IDSim, monkeypatch: pytest.Mo
     assert found == pytest.approx(expected, abs=1e-6)
 
 
+def test_retrieval_among_copies_is_that_of_a_slow_loop(metric: IDSim, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Images that occur again, also under the name of another identity, are equally near."""
+    rng = np.random.default_rng(0)
+    identities = rng.permutation(600) // 4  # more than a block of queries
+    vectors = (rng.normal(size=(150, 16))[identities] + rng.normal(size=(600, 16))).astype(np.float32)
+    vectors[300:] = vectors[:300]
+    found = retrieve(metric, vectors, identities, monkeypatch)
+
+    units = vectors.astype(np.float64) / np.linalg.norm(vectors, axis=1, keepdims=True)
+    precisions, first, third = [], [], []
+    for query in range(600):
+        others = np.arange(600) != query
+        scores = (units[others] @ units[query]).round(6)
+        relevant = identities[others] == identities[query]
+        precisions.append(average_precision_score(relevant, scores))
+        rank = 1 + (scores[~relevant] >= scores[relevant].max()).sum()  # a tie loses
+        first.append(rank <= 1)
+        third.append(rank <= 3)
+    expected = {"mAP": np.mean(precisions), "hit@1": np.mean(first), "hit@3": np.mean(third)}
+    assert found == pytest.approx(expected, abs=1e-6)
+
+
 def test_arguments_of_the_metrics_that_do_not_fit_say_so(metric: IDSim) -> None:
     with pytest.raises(ValueError, match="aggregate must be best or mean"):
         IdentitySimilarity(metric, aggregate="median")  # type: ignore[arg-type]

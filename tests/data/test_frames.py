@@ -323,6 +323,17 @@ def test_masks_of_a_video_lie_on_its_frames(tmp_path: Path, kind: str) -> None:
         assert p.object.coverage == pytest.approx((p.index + 12) / 96)
 
 
+def test_masks_of_another_length_than_their_video_are_named(tmp_path: Path) -> None:
+    write_video(tmp_path / "a.mp4", [picture(i) for i in range(12)])
+    write_video(tmp_path / "masks/a.mkv", [mask(0.5)] * 11, codec="ffv1")
+    with pytest.raises(ClipError, match=r"a\.mkv: 11 masks for the 12 frames"):
+        open_clip(find_clips(tmp_path, tmp_path / "masks")[0], 30)
+    (tmp_path / "masks/a.mkv").unlink()
+    write_masks(tmp_path / "masks/a", {3: 0.5, 12: 0.5})
+    with pytest.raises(ClipError, match=r"2 masks for the 12 frames"):
+        open_clip(find_clips(tmp_path, tmp_path / "masks")[0], 30)
+
+
 def test_damaged_videos_are_named(tmp_path: Path) -> None:
     good = write_video(tmp_path / "good.mp4", [picture(i) for i in range(60)]).read_bytes()
     cases = {"empty.mp4": b"", "text.mp4": b"no video at all" * 50, "cut.mp4": good[: len(good) // 2]}

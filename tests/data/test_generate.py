@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ import pytest
 from PIL import Image, ImageDraw
 
 from idmetric.cli.data import generate as command
-from idmetric.data.generate.distractor import distractor_task
+from idmetric.data.generate.distractor import distractor_task, working_size
 from idmetric.data.generate.engine import Engine, Request
 from idmetric.data.generate.engines import ENGINES
 from idmetric.data.generate.idsim import contextual_task, identity_task, noise_task, noised
@@ -27,6 +28,7 @@ from idmetric.data.generate.wording import read_wording
 from idmetric.data.manifest.split import leaks, split
 from idmetric.data.manifest.table import Manifest, Row, read
 from idmetric.metric.errors import RequestError
+from idmetric.metric.images.read import ImageReadError
 
 WORDS = read_wording()
 
@@ -221,6 +223,18 @@ def test_frames_of_an_identity_get_different_scenes(tmp_path: Path) -> None:
     assert len(sources) == 2
 
 
+def test_sizes_to_work_at() -> None:
+    assert working_size((512, 512), 512, 16) == (512, 512)  # NearID's
+    assert working_size((100, 100), 1328, 16) == (1328, 1328)
+    for size in ((640, 480), (480, 640), (1000, 300), (1, 1), (7, 1)):
+        width, height = working_size(size, 1024, 16)
+        assert width % 16 == height % 16 == 0
+        assert abs(width * height / 1024**2 - 1) < 0.05
+        assert abs(np.log(width / height) - np.log(size[0] / size[1])) < 0.05
+    with pytest.raises(ImageReadError, match="1x1000 pixels: it is too long"):
+        working_size((1, 1000), 512, 16)
+
+
 def test_names_tell_all_that_decides_the_pixels(tmp_path: Path) -> None:
     sources = pictures(tmp_path, 2)
     base = distractor_task(sources, engine(), WORDS).jobs[0].name
@@ -396,6 +410,32 @@ def test_shards_together_are_one_run(quick: None, tmp_path: Path, capsys: pytest
     with pytest.raises(SystemExit):
         call(*words, "-o", out, "--shard", "3/2")
     assert "'3/2' is not I/N" in capsys.readouterr().err
+
+
+def test_objects_with_masks_of_another_program(quick: None, tmp_path: Path) -> None:
+    """The step of RMBG by any program: objects, `idmetric data masks --from`, then relighting."""
+    from idmetric.cli import data as cli
+
+    (tmp_path / "objects.txt").write_text("mug\nfog\n")
+    common = ("--task", "ilgen", "--categories", tmp_path / "objects.txt", "--each", 2, "--remover", "none")
+    assert call(*common, "-o", tmp_path / "bare.csv") == 0
+    bare = read(tmp_path / "bare.csv")
+    assert bare.column("category") == ["mug"] * 2 + ["fog"] * 2
+    assert set(bare.column("mask")) == {None}
+    assert set(bare.column("role")) == {"real"}
+    for source in bare.sources():
+        mask = Image.new("L", (64, 64))
+        ImageDraw.Draw(mask).rectangle((10, 10, 40, 50), fill=255)
+        path = tmp_path / "masks" / Path(str(source)).relative_to(tmp_path / "bare_images")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        mask.save(path)
+
+    words = ["masks", tmp_path / "bare.csv", "--from", tmp_path / "masks", "-o", tmp_path / "masked.csv"]
+    assert cli.main([str(word) for word in words]) == 0
+    assert call(tmp_path / "masked.csv", "--task", "ilgen", "-o", tmp_path / "train.parquet") == 0
+    made = read(tmp_path / "train.parquet")
+    assert len(made) == 16
+    assert Counter(made.column("identity")) == dict.fromkeys(bare.column("identity"), 4)
 
 
 def test_wrong_options_are_named(quick: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

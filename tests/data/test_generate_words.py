@@ -120,6 +120,14 @@ def test_categories_are_asked_for_until_there_are_enough(monkeypatch: pytest.Mon
     assert "2 more" in again[2]["content"]
 
 
+def test_too_few_categories_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = answering(monkeypatch, "mug\nkettle")
+    with pytest.raises(RequestError, match="gave 2 different categories of 50"):
+        ask_categories(Chat(URL, "m"), "fossils", 50, DOMAINS)
+    assert "fossils" in seen[0][2]["messages"][0]["content"]
+    assert len(seen) == 3  # two in a row brought nothing new
+
+
 def test_only_openais_own_address_counts_as_it() -> None:
     for url, own in (
         ("https://api.openai.com/v1", True),

@@ -228,6 +228,21 @@ def test_nearid_from_parquet_and_shards_of_save_to_disk(tmp_path: Path) -> None:
     check_nearid(import_dataset("nearid", [tmp_path / "disk/NearID", tmp_path / "disk/NearID-Flux_1024"]))  # bytes
 
 
+def test_nearid_splits_by_row_positions(tmp_path: Path) -> None:
+    nearid(split=False).save_to_disk(tmp_path / "NearID")
+    splits = tmp_path / "NearID/splits"
+    assert set(import_dataset("nearid", tmp_path / "NearID").column("split")) == {None}
+    for name, positions in (("train", [2]), ("val", [0]), ("test", [1])):  # positions, not ids
+        put(splits / f"{name}.json", json.dumps(positions).encode())
+    manifest = import_dataset("nearid", tmp_path / "NearID")
+    found = {row.identity: row.split for row in manifest}
+    assert found == {"nearid/10": "val", "nearid/13": "test", "nearid/16": "train"}
+    put(splits / "val.json", b"[3]")
+    refuses(r"splits: its lists are not positions of 3 rows, each of one split", "nearid", tmp_path / "NearID")
+    put(splits / "val.json", b"[1]")
+    refuses(r"each of one split", "nearid", tmp_path / "NearID")
+
+
 def test_nearid_names_distractors_without_their_positive(tmp_path: Path) -> None:
     nearid(2).save_to_disk(tmp_path / "NearID")
     distractors(4).save_to_disk(tmp_path / "NearID-SDXL")
@@ -236,6 +251,17 @@ def test_nearid_names_distractors_without_their_positive(tmp_path: Path) -> None
     assert len(import_dataset("nearid", sources, on_error="skip")) == 5 + 5  # one view has no positive
     alone = import_dataset("nearid", tmp_path / "NearID-SDXL")  # nothing to match
     assert (len(alone), alone[0].parent) == (12, "nearid/10/view1")
+
+
+def test_nearid_sets_have_ids_all_or_none(tmp_path: Path) -> None:
+    nearid().remove_columns("id").save_to_disk(tmp_path / "NearID")
+    distractors().save_to_disk(tmp_path / "NearID-SDXL")
+    distractors().remove_columns("id").save_to_disk(tmp_path / "NearID-Flux")
+    for without in ("NearID", "NearID-Flux"):
+        with pytest.raises(ManifestError, match=rf"{without} has no column 'id', but other sets have.*--map id=NAME"):
+            import_dataset("nearid", [tmp_path / without, tmp_path / "NearID-SDXL"])
+    nearid().map(lambda row: {"id": None if row["id"] == 13 else row["id"]}).save_to_disk(tmp_path / "holes")
+    refuses("holes: row 2: column 'id' is empty", "nearid", tmp_path / "holes")
 
 
 # Pairs and triplets
@@ -362,6 +388,15 @@ def test_pods_parts_are_not_splits(tmp_path: Path) -> None:
     assert (manifest[0].parameters or {})["scene_type"] == "pose"
     assert value_of(manifest, 0) == 51
     assert float(manifest.mask(3).mean()) == pytest.approx(0.4)  # type: ignore[union-attr]
+
+
+def test_class_labels_are_names(tmp_path: Path) -> None:
+    made = table({"image": [png(1), png(2)], "label": [1, 0]}, ("image",))
+    made = made.cast_column("label", datasets.ClassLabel(names=["shoe", "mug"]))
+    made.to_parquet(put(tmp_path / "p" / "train.parquet", b""))
+    made.save_to_disk(tmp_path / "a")
+    for source in (tmp_path / "p", tmp_path / "a"):
+        assert import_dataset("pods", source).column("identity") == ["pods/mug", "pods/shoe"]
 
 
 def make_dreambench(root: Path) -> None:
@@ -621,6 +656,14 @@ def test_damaged_rows_of_wildlife_are_named(tmp_path: Path, line: str, message: 
     write_animals(tmp_path, line)
     refuses(message, "wildlife", tmp_path)
     assert len(import_dataset("wildlife", tmp_path, on_error="skip")) == 5
+
+
+def test_a_folder_without_wildlifes_table_is_not_looked_up_on_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "animals").mkdir()
+    monkeypatch.chdir(tmp_path)
+    refuses("animals/metadata.csv: no such file", "wildlife", "animals")
 
 
 def test_splits_come_from_names_of_files(tmp_path: Path) -> None:

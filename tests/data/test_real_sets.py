@@ -70,6 +70,15 @@ def test_real_s_has_as_many_instances_as_the_generated_part(variant: str, datase
     assert small.manifest.column("id") != ilgen_real(many, variant, 30, seed=1).manifest.column("id")
 
 
+def test_only_training_images_count() -> None:
+    train, test = rows_of({"SOP": [3, 5]}), rows_of({"SOP": [6, 6, 6]}, "test")
+    test = [Row(row.identity, f"test/{row.path}", dataset="SOP", split="test") for row in test]
+    done = ilgen_real(Manifest.from_rows([*train, *test]), "product")
+    assert set(done.manifest.column("identity")) == {"SOP/1"}  # SOP/0 has three training images
+    assert set(done.manifest.column("split")) == {"train"}
+    assert any("18 images of splits other than train" in note for note in done.notes)
+
+
 def test_missing_datasets_are_named() -> None:
     manifest = Manifest.from_rows(rows_of({"GLDv2": [4] * 3, "SOP": [4]}, None))
     assert len(ilgen_real(manifest, "landmark").manifest) == 12

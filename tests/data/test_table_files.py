@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,15 @@ def test_a_comma_that_may_separate_thousands_is_refused(tmp_path: Path, reader: 
         read_rows(path)
 
 
+def test_lists_of_sop_are_read_and_those_of_cub_named(tmp_path: Path) -> None:
+    (tmp_path / "Ebay_train.txt").write_text("image_id class_id super_class_id path\n1 1 7 a.png\n2 2 7 b.png\n")
+    manifest = import_dataset("table", tmp_path / "Ebay_train.txt", columns={"identity": "class_id"})
+    assert manifest.column("identity") == ["Ebay_train/1", "Ebay_train/2"]
+    (tmp_path / "images.txt").write_text("1 001.Albatross/a.png\n2 001.Albatross/b.png\n")
+    with pytest.raises(ValueError, match="such as CUB's, are imported by `idmetric data import folder`"):
+        import_dataset("table", tmp_path / "images.txt")
+
+
 def test_a_pattern_is_one_table_with_the_name_of_its_folder(tmp_path: Path) -> None:
     (tmp_path / "one.csv").write_text("identity,path\ncat,a.png\n")
     (tmp_path / "two.JSONL").write_text('{"Identity": "dog", "path": "b.png"}\n')
@@ -157,3 +167,29 @@ def test_json_lines_are_refused_by_row_and_column(tmp_path: Path, lines: list[st
     path.write_text("\n".join(lines))
     with pytest.raises(ValueError, match=message):
         import_dataset("table", path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"human_votes": "abc"}, r"row 1, column 'human_votes': 'abc' is not a list"),
+        ({"human_votes": [1, "x"]}, r"row 1, column 'human_votes': 'x' is not a number"),
+        ({"binary_label": None}, r"row 1, column 'binary_label': None is not a number"),
+    ],
+)
+def test_subjects2k_names_the_cell(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    row = {"reference_image": "a.png", "test_image": "b.png", "binary_label": 1, "human_votes": [1, 0]}
+    path = tmp_path / "pairs.jsonl"
+    path.write_text(json.dumps({**row, **change}))
+    with pytest.raises(ValueError, match=message):
+        import_dataset("subjects2k", path)
+    path.write_text(json.dumps({**row, "pair_id": None}))
+    assert len(import_dataset("subjects2k", path)) == 2
+
+
+def test_deepfashion2_refuses_a_pair_without_a_number(tmp_path: Path) -> None:
+    (tmp_path / "annos").mkdir()
+    item = {"style": 1, "segmentation": [[0, 0, 8, 0, 8, 8]]}
+    (tmp_path / "annos" / "1.json").write_text(json.dumps({"pair_id": None, "source": "user", "item1": item}))
+    with pytest.raises(ValueError, match=r"1\.json: not an annotation of DeepFashion2: no pair_id"):
+        import_dataset("deepfashion2", tmp_path)

@@ -341,6 +341,16 @@ def test_groups_are_printed_with_their_threshold_and_its_source(run: Runner, pho
     assert {(row["threshold"], row["threshold_source"]) for row in rows} == {(0.02, "option --max-distance")}
 
 
+def test_a_table_that_is_no_manifest_leads_to_its_importer(run: Runner, tmp_path: Path) -> None:
+    (tmp_path / "photos.csv").write_text("file,name\na.png,a\n")
+    run.says("idmetric data import table makes a manifest", "build photos.csv -g g --model tiny --device cpu")
+    for text, fault in (("name,photo\na,a.png\n", "no column 'identity'"),
+                        ('identity,path,bbox\na,a.png,"[0, 0, 9, 9]"\n', "unknown column 'bbox'")):  # fmt: skip
+        (tmp_path / "metadata.csv").write_text(text)
+        said = run.says("idmetric data import wildlife makes a manifest", "build metadata.csv -g g --model tiny")
+        assert fault in said
+
+
 def test_metadata_of_wildlife_names_animals_and_far_ones_are_unknown(
     run: Runner, photos: Path, tmp_path: Path, tiny: IDSim
 ) -> None:

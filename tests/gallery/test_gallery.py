@@ -489,6 +489,20 @@ def test_a_damaged_list_of_images_loses_no_embedding(
     assert len(gallery.query(picture(1), k=9)) == 9
 
 
+def test_a_list_of_a_newer_format_is_refused_and_kept(
+    gallery: Gallery, metric: IDSim, photos: Path, index: Path
+) -> None:
+    path = gallery.store / "images.jsonl"
+    head, *lines = path.read_text().splitlines()
+    text = "\n".join([json.dumps({**json.loads(head), "format": 99}), *lines]) + "\n"
+    path.write_text(text)
+    with pytest.raises(GalleryError, match=r"format 99.*newer version"):
+        Gallery(index, metric).query(photos / "a" / "0.png")
+    with pytest.raises(GalleryError, match="format 99"):
+        Gallery(index, metric).update(photos)
+    assert path.read_text() == text
+
+
 # Processes
 
 

@@ -115,6 +115,18 @@ def test_a_moved_gallery_says_so_in_one_line(run: Runner, photos: Path, model: P
     run.fails("0 embedded", "gallery", "build", photos.parent / "moved", *words, status=0)
 
 
+def test_missing_images_end_every_answer_with_status_4(run: Runner, photos: Path, model: Path) -> None:
+    index, page = photos.parent / "index", photos.parent / "page.html"
+    words = ("--gallery", index, "--model", model, "--device", "cpu")
+    assert run("gallery", "build", photos, *words, "--quiet") == 0
+    first, _, last = sorted(photos.iterdir())
+    last.unlink()
+    for command in (("query", first), ("dedupe",), ("cluster", "--threshold", 1), ("prune",),
+                    ("report", "--threshold", 1, "--output", page)):  # fmt: skip
+        error = run.fails(f"left out 1 of 3 images: {last} (missing)", "gallery", *command, *words, status=4)
+        assert error.count("left out") == 1
+
+
 # Closed and read-only ones
 
 

@@ -21,6 +21,7 @@ from idmetric.cli.train import main
 from idmetric.data.manifest.table import Manifest, Row, read
 from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.models import timm_encoders as encoders
+from idmetric.metric.models import tokens as token_features
 from idmetric.metric.models.idsim import IDSimConfig
 from idmetric.metric.models.timm_weights import resample_positions
 from idmetric.train import augment, state
@@ -350,6 +351,14 @@ def test_lora_and_heads_train_and_nothing_else(data: Manifest, tmp_path: Path) -
     assert {found.lr_factor(step) for step in range(5)} == {1.0}
 
 
+@pytest.mark.parametrize(("terms", "other"), [("cls", "mlp_patch"), ("patch", "mlp_cls")])
+def test_the_head_that_no_loss_sees_stays_frozen(terms: Any, other: str, data: Manifest) -> None:
+    found = recipe(replace(PLAIN, terms=terms), data)
+    assert not any(p.requires_grad for n, p in found.model.named_parameters() if n.startswith(other))
+    found.step(found.load(0))
+    assert all((p.grad is not None) == p.requires_grad for p in found.model.parameters())
+
+
 @pytest.mark.parametrize("alpha", [32.0, 8.0])
 def test_the_saved_model_scores_as_the_trained_one(alpha: float, data: Manifest, tmp_path: Path) -> None:
     found = recipe(replace(PLAIN, alpha=alpha), data)
@@ -374,6 +383,24 @@ def test_checkpointing_changes_no_gradient(data: Manifest) -> None:
         gradients.append({n: p.grad for n, p in found.model.named_parameters() if p.grad is not None})
     assert all(gradients[0][n].equal(gradients[1][n]) for n in gradients[0])
     assert len(gradients[0]) == len(gradients[1]) > 20
+
+
+def test_a_backbones_weights_are_those_of_the_file(tmp_path: Path, data: Manifest) -> None:
+    settings = IDSimConfig(PLAIN.backbone, SIDE, 24, backbone_args=PLAIN.backbone_args)
+    other = untrained(settings, "", seed=5).backbone
+    save_file({k: v.contiguous() for k, v in other.state_dict().items()}, tmp_path / "model.safetensors")
+    found = recipe(replace(PLAIN, backbone_weights=str(tmp_path / "model.safetensors")), data, lively=False)
+    pixels = torch.rand(1, 3, SIDE, SIDE)
+    with torch.no_grad():
+        ours, theirs = (token_features.last_tokens(m, pixels)[1] for m in (found.model.backbone, other))
+        new = token_features.last_tokens(recipe(PLAIN, data, lively=False).model.backbone, pixels)[1]
+    assert ours.equal(theirs)
+    assert not new.allclose(theirs, atol=1e-2)
+    assert len(found.settings["weights"]) == 12  # named by their content
+    again = recipe(replace(PLAIN, backbone_weights=str(tmp_path)), data, lively=False)  # a folder with that file
+    assert again.settings == found.settings
+    with pytest.raises(CheckpointError, match=r"--backbone-weights lost: no such file"):
+        recipe(replace(PLAIN, backbone_weights="lost"), data)
 
 
 # The backbone
@@ -437,6 +464,15 @@ def test_a_resumed_run_equals_an_uninterrupted_one(data: Manifest, tmp_path: Pat
     assert max(state.checkpoints(tmp_path / "run")) == 2
     train("run")
     assert same_results(tmp_path / "whole", tmp_path / "run")
+
+
+def test_other_data_are_no_same_run(data: Manifest) -> None:
+    same = recipe(PLAIN, data).settings
+    assert same == recipe(replace(PLAIN, checkpointing=True), data).settings
+    fewer = recipe(replace(PLAIN, accumulation=1), data.take(np.arange(len(data)) >= 3)).settings
+    assert (same["data"] != fewer["data"], same["validation"] == fewer["validation"]) == (True, True)
+    other = recipe(PLAIN, data.replace(identity=[f"a {x}" for x in data.column("identity")])).settings
+    assert same["data"] != other["data"]
 
 
 def train_as(out: Path, file: Path, rank: int, port: str) -> None:

@@ -281,6 +281,21 @@ def test_the_last_checkpoints_and_the_best_one_stay(tmp_path: Path) -> None:
     assert found == [(0, 9.0), (2, 0.1), (4, 0.7), (8, 0.7), (10, 0.3), (12, 0.2)]  # no NaN, which JSON has not
 
 
+def test_the_validated_model_is_the_saved_one_in_all_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+
+    class Seen(PairRecipe):
+        def validate(self) -> Any:
+            done.append("validated")
+            return super().validate()
+
+    processes = Processes(cpu=True)
+    monkeypatch.setattr(processes, "copy_from_main", lambda tensors: done.append("buffers"))
+    fit(Seen(Config(steps=5), processes), tmp_path / "run", TrainSettings(**{**SETTINGS, "save_every": 0}), processes)
+    # at the start all tensors, then before each validation, and with the checkpoint at the end
+    assert done == ["buffers", *["buffers", "validated"] * 2, "buffers"]
+
+
 def test_learning_rates_follow_the_recipe_in_each_group(tmp_path: Path) -> None:
     seen = []
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,10 @@ from idmetric import CheckpointError, NearID, load
 from idmetric.cli.train import main
 from idmetric.data.manifest.table import Manifest, ManifestError, Row, read
 from idmetric.metric.models import timm_encoders
+from idmetric.stream import shards
 from idmetric.train import state
 from idmetric.train.batches import generator
-from idmetric.train.features import picture_keys, trunk_id
+from idmetric.train.features import FeatureCache, picture_keys, trunk_id
 from idmetric.train.loop import TrainError, TrainSettings, fit
 from idmetric.train.losses.near_id import Tuples, near_id
 from idmetric.train.losses.near_id_objectives import circle_ranked, oracle_info_nce, sigmoid_ranked, symmetric_info_nce
@@ -327,6 +328,14 @@ def test_the_defaults_are_the_papers() -> None:
     assert asdict(NearIDTraining()).items() >= papers.items()
 
 
+def test_objectives_differ_and_infonce_reads_no_distractors(data: Manifest) -> None:
+    assert len({round(loss(recipe(data, objective=name, batch_size=14)), 4) for name in OBJECTIVES}) == 7
+    run = recipe(data, objective="info-nce")
+    roles = data.column("role")
+    assert {roles[row] for row in run.load(0)["rows"]} == {"real"}
+    assert run.config.shape.positives == 1
+
+
 def test_an_identity_twice_in_a_batch_is_not_its_own_negative(data: Manifest) -> None:
     run = recipe(data, batch_size=14)  # all of an epoch: part-edits four times
     batch = run.load(0)
@@ -458,6 +467,30 @@ def test_features_are_named_by_content_and_by_trunk(tmp_path: Path) -> None:
     with torch.no_grad():
         a.backbone.attn_pool.latent.add_(1.0)  # the head is no part of it
     assert trunk_id(a, siglip.trunk_state(a), "no") == names[0]
+
+
+def cache_of(folder: Path, keys: Sequence[str] = (), trunk: str = "trunk") -> FeatureCache:
+    """A cache, with features of these keys: their letters as numbers."""
+    cache = FeatureCache(folder, trunk)
+    cache.fill(keys, lambda part: (torch.full((2, 3), float(ord(key))) for key in part), Processes(cpu=True))
+    return cache
+
+
+def test_a_damaged_cache_and_one_that_cannot_be_written_are_reported(tmp_path: Path) -> None:
+    assert cache_of(tmp_path, "ab").get("b").tolist() == [[98.0] * 3] * 2
+    [file] = (tmp_path / "trunk").iterdir()
+    file.write_bytes(file.read_bytes()[:-4])
+    with pytest.raises(TrainError, match="delete it"):
+        cache_of(tmp_path)
+    cache = cache_of(tmp_path, "c", "flipped")
+    [file] = (tmp_path / "flipped").iterdir()
+    file.write_bytes(file.read_bytes()[:-1] + b"\0")
+    shards._check.cache_clear()  # the clock of the file system may not have moved since the file was checked
+    with pytest.raises(TrainError, match=f"{file.name}' is damaged"):
+        cache.get("c")
+    (tmp_path / "blocked").write_text("a file, no folder")
+    with pytest.raises(TrainError, match="cannot be filled"):
+        cache_of(tmp_path, "a", "blocked")
 
 
 # Where it starts

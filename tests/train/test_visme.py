@@ -181,6 +181,11 @@ def test_candidates_with_the_targets_text_are_no_negatives(data: Manifest) -> No
     assert len(set(codes)) == 4
 
 
+def test_a_fixed_temperature_stays(data: Manifest, tmp_path: Path) -> None:
+    found = trained(data, tmp_path / "run", learn_temperature=False, temperature=0.01)
+    assert float(found.temperature()) == pytest.approx(0.01)
+
+
 def test_the_learning_rate_rises_and_falls_linearly(data: Manifest) -> None:
     found = made(data, steps=100, warmup=200)
     assert [found.lr_factor(s) for s in (0, 4, 9, 10, 55, 99)] == pytest.approx([0.1, 0.5, 1, 1, 0.5, 1 / 90])
