@@ -273,6 +273,18 @@ class _Oracle:
                             for x in pixels])  # fmt: skip
 
 
+def test_qwen2_vl_is_trained_too(data: Manifest, tmp_path: Path) -> None:
+    small_qwen.write(tmp_path / "base", "qwen2_vl")
+    found = trained(
+        data, tmp_path / "run", model=str(tmp_path / "base"), targets=r".*(layers|blocks)\.\d+\..*(q_proj|qkv)", lr=0.01
+    )
+    assert any("visual" in name for name, p in found.model.named_parameters() if p.requires_grad)
+    opened = load(tmp_path / "run", device="cpu")
+    assert opened.backbone.config.model_type == "qwen2_vl"  # type: ignore[union-attr]
+    picture = data.image(0)
+    assert opened.embed(picture).cls.allclose(found.model.eval().embed(picture).cls, atol=1e-5)
+
+
 def test_data_that_cannot_be_trained_on_are_refused(data: Manifest, tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"'captions' has 6.*'d0' has 6.*'d1' has 6"):
         made(data, samples=7, batch_size=14)
