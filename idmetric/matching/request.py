@@ -29,8 +29,7 @@ class MatchRequest:
         line: the images, and the frames in use of clips.
         frames: how these were chosen, as `match` calls it; "" without clips.
         kind: one image, one clip, or a list of both.
-        regions: as given to `match`. cast: the names that are listed for images and clips, if any are.
-        names: of the subjects. labels: their names and class words.
+        regions: as given to `match`. labels: names and class words of the subjects.
         region_source: the same for each image.
         casts: (T, S), whether each subject should be in each image.
     """
@@ -39,8 +38,6 @@ class MatchRequest:
     frames: str
     kind: Literal["image", "clip", "list"]
     regions: Regions
-    cast: Cast | None
-    names: Sequence[str]
     labels: frozenset[str]
     region_source: RegionSource
     casts: NDArray[np.bool_]
@@ -86,14 +83,9 @@ class MatchRequest:
             raise ImageReadError(line.names[number], reason)
         listed_cast = read_cast(cast) if isinstance(cast, str | os.PathLike) else cast
         casts = cast_of(listed_cast, line.moments, names)
-        return cls(line, choice, kind, regions, listed_cast, names, labels, source, casts)
+        return cls(line, choice, kind, regions, labels, source, casts)
 
-    def refuse_others(
-        self,
-        frames: int | str,
-        regions: Regions,
-        cast: Cast | PathLike | None = None,
-    ) -> None:
+    def refuse_others(self, frames: int | str, regions: Regions, cast: Cast | PathLike | None = None) -> None:
         """RequestError for settings next to a request, which has its own; `frames` is 16 unless it was given."""
         has_others = any(setting is not None for setting in (regions, cast))
         if has_others or str(frames) not in ("16", self.frames):
@@ -103,12 +95,3 @@ class MatchRequest:
         """The same with other regions."""
         source = regions_for(regions, self.line.names, self.kind, self.labels)
         return replace(self, regions=regions, region_source=source)
-
-    @property
-    def members(self) -> list[tuple[str, ...]]:
-        """The names of the subjects in the cast of each image."""
-        members = []
-        for cast in self.casts:
-            numbers = np.flatnonzero(cast).tolist()
-            members.append(tuple(self.names[number] for number in numbers))
-        return members
