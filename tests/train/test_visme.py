@@ -25,7 +25,7 @@ from idmetric.train import state
 from idmetric.train.batches import Pictures, generator
 from idmetric.train.loop import TrainError, TrainSettings, fit
 from idmetric.train.processes import Processes
-from idmetric.train.visme import items, recipe
+from idmetric.train.visme import items, recipe, small_qwen
 from idmetric.train.visme.batch_sampler import Batch
 from idmetric.train.visme.config import SMOKE, VisMETraining
 from idmetric.train.visme.data import prepare
