@@ -30,6 +30,15 @@ def test_a_shard_is_written_once_enough_bytes_wait(tmp_path: Path, monkeypatch: 
     assert store.unsaved == set()
 
 
+def test_embeddings_of_several_shards_come_in_the_order_asked_for(tmp_path: Path) -> None:
+    values = torch.rand(4, 3)
+    stored(tmp_path, ["a", "b"], Embedding(values[:2]))
+    stored(tmp_path, ["c", "d"], Embedding(values[2:]))
+    store = Store(tmp_path)
+    assert torch.equal(store.embedding(["d", "a", "c", "b"]).cls, values[[3, 0, 2, 1]])
+    np.testing.assert_array_equal(store.vectors(["d", "a", "c", "b"]), values[[3, 0, 2, 1]])
+
+
 def test_pruning_removes_no_shard_that_it_cannot_read(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.add(["a", "b"], Embedding(torch.ones(2, 4)))
