@@ -8,8 +8,8 @@ from functools import cache
 from typing import Any
 
 import pytest
-from differential import FROZEN, ROOMS, cases_of, difference, differences
-from differential_cases import plain
+from differential import FROZEN, ROOMS, cases_of, difference, differences, judged
+from differential_cases import Case, plain
 
 
 @cache
@@ -55,3 +55,17 @@ def test_differences_are_seen() -> None:
     unequal = [(1.0, float("nan")), (1, 2), ("a", "b"), ([1.0], [1.0, 1.0]), (None, 0.0), (1.0, "1.0")]
     assert [difference(old, new) for old, new in unequal] == [float("inf")] * 6
     assert differences({"a": 1, "b": 1}, {"a": 1, "c": 1}) == {"a": 0, "b": float("inf"), "c": float("inf")}
+
+
+def test_only_equal_results_and_features_that_went_for_a_reason_pass() -> None:
+    def verdict(old: dict[str, Any], new: dict[str, Any] | None, gone: str = "") -> str:
+        return judged(Case("case", dict, dict, 0.1, gone=gone), old, new)[0]
+
+    results = {"results": {"distance": 1.0}}
+    assert verdict(results, {"results": {"distance": 1.05}}) == "ok"
+    assert verdict(results, {"results": {"distance": 1.2}}) == "FAIL"
+    assert verdict(results, {"results": {"distances": 1.0}}) == "FAIL"
+    assert verdict(results, {"error": "Traceback"}) == "FAIL"
+    assert verdict({"error": "Traceback"}, results) == "FAIL"
+    assert verdict(results, None) == "FAIL"
+    assert verdict(results, None, gone="nobody used it") == "gone"

@@ -125,7 +125,7 @@ def fill(module: nn.Module, name: str, scale: float = 1.0) -> None:
     for key, parameter in sorted(module.named_parameters()):
         values = rng.standard_normal(tuple(parameter.shape)).astype(np.float32)
         if parameter.ndim > 1:
-            inputs = parameter[0].numel() if len(parameter) > 1 else 1  # tokens and positions are (1, ...)
+            inputs = parameter[0].numel() if len(parameter) > 1 else 50  # tokens and positions (1, ...): faint
             values = values * scale * float(inputs) ** -0.5
         else:
             is_scale = key.endswith(("weight", "gamma"))

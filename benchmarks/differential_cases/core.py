@@ -45,15 +45,21 @@ PATCHES = 5e-6  # tolerance of distances of patches, and of what a mask cuts
 def tiny_distances() -> Results:
     metric = tiny()
     reference, *others = examples()
-    return {name: metric(reference, others, name) for name in DISTANCES}
+    first, rest = metric.embed(reference), metric.embed(others)
+    results = {name: metric(first, rest, name) for name in DISTANCES}
+    for name in ("cls", "joint"):
+        results[f"{name} of files"] = metric(reference, others, name)
+    return results
 
 
 def tiny_pairwise() -> Results:
     metric = tiny()
     files = examples()
-    results = {name: metric.pairwise(files[:4], files[3:6], name) for name in DISTANCES}
-    results["itself"] = metric.pairwise(files[:4])
-    results["weighted"] = metric.pairwise(files[:3], distance="joint", joint_weight=0.25)
+    rows, columns = metric.embed(files[:4]), metric.embed(files[3:6])
+    results = {name: metric.pairwise(rows, columns, name) for name in DISTANCES}
+    results["of files"] = metric.pairwise(files[:2], files[3:6], "joint")
+    results["itself"] = metric.pairwise(rows)
+    results["weighted"] = metric.pairwise(rows, distance="joint", joint_weight=0.25)
     return results
 
 
@@ -285,7 +291,6 @@ def small_idsim(kind: str) -> Results:
         metric = IDSim(write_idsim(folder / "model", kind), device="cpu")
         results = numbers_of(metric)
         results["label"] = metric.label
-        results["revision"] = metric.revision
         results["pixels"] = metric(pixels("own size", 2, metric.image_size[0])).cls[:, :8]
         results["of other sizes"] = metric(pixels("other size", 2, 41)).cls[:, :8]
         metric.save_pretrained(folder / "copy")
@@ -320,7 +325,7 @@ def changed_weights() -> Results:
         metric = IDSim(write_idsim(folder / "model"), device="cpu")
         with torch.no_grad():
             metric.mlp_cls.fc2.weight.mul_(2)
-        return {"distance": metric(PICTURES[0], PICTURES[1]), "revision": metric.revision}
+        return {"distance": metric(PICTURES[0], PICTURES[1]), "is marked": metric.revision.endswith("+changed")}
 
 
 def released_idsim(variant: str, **adapter_config: Any) -> Results:
