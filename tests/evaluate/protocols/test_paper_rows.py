@@ -108,7 +108,6 @@ def test_the_numbers_of_a_row_stand_next_to_its_model(protocol: str, name: str, 
         ("idsim", "Backbone:vit_large_patch16_dinov3.lvd1689m[avg]"),
         ("idsim", "Backbone:vit_large_patch16_dinov3.lvd1689m[crop 1, bicubic]"),
         ("retrieval", "Backbone:vit_large_patch16_siglip_384.webli[avg]"),
-        ("nearid", "NearID:nearid[release preprocessing]"),
         ("nearid", "NearID:mine"),
     ],
 )
