@@ -40,7 +40,7 @@ class Patch:
 
     Attributes:
         file: relative to the repository. before: text that it holds once. after: what stands there instead.
-        tests: files of tests of which one should fail.
+        tests: files of tests, or tests in them, of which one should fail.
     """
 
     file: str
@@ -58,7 +58,7 @@ class Patch:
         if count != 1:
             raise ValueError(f"{self.file} holds the text {count} times")
         for name in self.tests:
-            if not (tree / name).exists():
+            if not (tree / name.partition("::")[0]).exists():
                 raise ValueError(f"there is no {name}")
         return text.replace(self.before, self.after)
 
