@@ -1,6 +1,6 @@
 """Named faults that the tests must find: each is a small patch of the package, listed in faults.toml.
 
-    python -m benchmarks.faults                                # all of them, half an hour on a core
+    python -m benchmarks.faults                                # all of them, about 40 minutes on a core
     python -m benchmarks.faults exif-not-applied debias-off    # some
     python -m benchmarks.faults --tree ../first --old          # in a checkout of 3c64b693, the first version
 
