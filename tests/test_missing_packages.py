@@ -48,8 +48,9 @@ CHECKED_BY = {
     "data.generate.weights._downloaded": "data.generate.engines.open_engine",
     "data.generate.weights._from_pretrained": "data.generate.engines.open_engine",
     "evaluate.protocols.calibrate.quality_row": "evaluate.protocols.calibrate.calibrate",
-    "evaluate.protocols.judges.endpoint.Endpoint._client": "evaluate.protocols.judges.endpoint.Endpoint.__post_init__",
-    "evaluate.protocols.judges.endpoint.Endpoint._post": "evaluate.protocols.judges.endpoint.Endpoint.__post_init__",
+    "data.chat.reason_of": "data.chat.open_client",
+    "data.generate.categories.Chat.say": "data.chat.open_client",
+    "evaluate.protocols.judges.endpoint.Endpoint.ask": "evaluate.protocols.judges.endpoint.Endpoint.__post_init__",
     "evaluate.report.figure.save_figure": "evaluate.report.figure.new_figure",
     "gallery.linkage.connected": "gallery.clusters.near_duplicates",
     "matching.assignment.assign": "matching.matching.match",
@@ -185,7 +186,7 @@ def test_the_group_test_holds_the_light_packages_of_the_extras_and_no_heavy_tool
 
 
 def test_the_extras_are_listed_in_all() -> None:
-    assert set(EXTRAS) == {"eval", "train", "generate", "visid", "onnx"}
+    assert set(EXTRAS) == {"eval", "train", "generate", "visid", "judge", "onnx"}
     [everything] = PROJECT["project"]["optional-dependencies"]["all"]
     assert everything == f"idmetric[{','.join(EXTRAS)}]"
 
@@ -263,7 +264,7 @@ ENTRIES: list[tuple[str, str, Callable[[], Any]]] = [  # hidden package, its ext
     ("sklearn", "eval", call("evaluate.report.plots.roc", {}, "roc.png")),
     ("matplotlib", "eval", call("evaluate.report.figure.new_figure", 1, 1)),
     ("jinja2", "eval", call("pages.render.render", "idmetric.pages", "gallery.html", ())),
-    ("httpx", "eval", call("evaluate.protocols.judges.endpoint.Endpoint", "http://a.example/v1", "model")),
+    ("openai", "judge", call("evaluate.protocols.judges.endpoint.Endpoint", "http://a.example/v1", "model")),
     ("cv2", "generate", call("data.generate.masks.open_remover")),
     ("diffusers", "generate", call("data.generate.engines.open_engine", "iclight")),
     ("accelerate", "train", call("train.processes.Processes", cpu=True)),

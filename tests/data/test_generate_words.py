@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw
@@ -16,6 +15,7 @@ from idmetric.data.generate.masks import CleanBackground
 from idmetric.data.generate.weights import Rejection
 from idmetric.data.generate.wording import read_wording
 from idmetric.metric.errors import RequestError
+from tests.chat_server import fails, says, serving
 
 # Words
 
@@ -84,48 +84,31 @@ def test_a_file_of_categories(tmp_path: Path) -> None:
 
 
 DOMAINS = read_wording().domains
-URL = "http://localhost:8000/v1"
-Seen = list[tuple[str, dict[str, str], Any]]  # address, headers and body of each request
 
 
-def answering(patch: pytest.MonkeyPatch, *script: Any) -> Seen:
-    """Answer chats by a script of texts or of (status, body), of which the last repeats."""
-    seen: Seen = []
-
-    def post(url: str, *, json: Any, headers: dict[str, str], timeout: float) -> httpx.Response:
-        seen.append((url, headers, json))
-        said = script[min(len(seen), len(script)) - 1]
-        status, body = (200, {"choices": [{"message": {"content": said}}]}) if isinstance(said, str) else said
-        return httpx.Response(status, json=body)
-
-    patch.setattr(httpx, "post", post)
-    return seen
-
-
-def test_categories_are_asked_for_until_there_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = answering(monkeypatch, "1. mug\n2. kettle\n3. Mug", "kettle\nlamp", "- clock\n- bench\n- sofa")
-    chat = Chat(URL, "some-model", "secret")
-    assert ask_categories(chat, "generic", 5, DOMAINS) == ["mug", "kettle", "lamp", "clock", "bench"]
-    address, headers, body = seen[0]
-    assert address == f"{URL}/chat/completions"
-    assert headers["Authorization"] == "Bearer secret"
-    assert body["model"] == "some-model"
-    first = body["messages"][0]["content"]
+def test_categories_are_asked_for_until_there_are_enough() -> None:
+    with serving(says("1. mug\n2. kettle\n3. Mug"), says("kettle\nlamp"), says("- clock\n- bench\n- sofa")) as server:
+        chat = Chat(server.url, "some-model", "secret")
+        assert ask_categories(chat, "generic", 5, DOMAINS) == ["mug", "kettle", "lamp", "clock", "bench"]
+    assert server.headers[0]["Authorization"] == "Bearer secret"
+    assert server.bodies[0]["model"] == "some-model"
+    first = server.bodies[0]["messages"][0]["content"]
     assert "5 different kinds" in first
     assert DOMAINS["generic"]["domain"] in first
     assert DOMAINS["generic"]["examples"] in first
-    again = seen[2][2]["messages"]
+    again = server.bodies[2]["messages"]
     assert [m["role"] for m in again] == ["user", "assistant", "user"]
     assert again[1]["content"] == "mug\nkettle\nlamp"
     assert "2 more" in again[2]["content"]
 
 
-def test_too_few_categories_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = answering(monkeypatch, "mug\nkettle")
-    with pytest.raises(RequestError, match="gave 2 different categories of 50"):
-        ask_categories(Chat(URL, "m"), "fossils", 50, DOMAINS)
-    assert "fossils" in seen[0][2]["messages"][0]["content"]
-    assert len(seen) == 3  # two in a row brought nothing new
+def test_too_few_categories_are_an_error() -> None:
+    with serving(says("mug\nkettle")) as server:
+        with pytest.raises(RequestError, match="gave 2 different categories of 50"):
+            ask_categories(Chat(server.url, "m"), "fossils", 50, DOMAINS)
+        assert "fossils" in server.bodies[0]["messages"][0]["content"]
+        assert server.count == 3  # two in a row brought nothing new
+        assert "Authorization" not in server.headers[0]
 
 
 def test_only_openais_own_address_counts_as_it() -> None:
@@ -138,23 +121,24 @@ def test_only_openais_own_address_counts_as_it() -> None:
         ("https://api.openai.com.example.com/v1", False),
         ("http://localhost:8000/v1", False),
     ):
-        assert Chat(url, "m").openai == own, url
+        assert Chat(url, "m").is_openai == own, url
 
 
-def test_refusals_and_odd_answers_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    for url in ("file:///etc/hostname", "http://127.0.0.1:9"):
-        with pytest.raises(RequestError, match="gave no answer"):
-            Chat(url, "m").say([])
-    for status, body, message in (
-        (401, {"error": "bad key"}, "refuses: status 401: .*bad key"),
-        (302, {}, "refuses: status 302"),  # the key would go with the redirect
-        (200, {"choices": []}, "does not answer as"),
-        (200, "hello", "does not answer as"),
+def test_refusals_and_odd_answers_are_told() -> None:
+    with pytest.raises(RequestError, match="not the address of an API"):
+        Chat("file:///etc/hostname", "m").say([])
+    for act, message in (
+        (fails(401, b"bad key secret-0123"), r"HTTP 401: bad key \*\*\*"),
+        (fails(302, b"", Location="http://127.0.0.1:9/"), "HTTP 302"),  # the key would go with the redirect
+        (fails(200, b'{"choices": []}'), "does not answer as"),
+        (fails(200, b'"hello"'), "does not answer as"),
     ):
-        answering(monkeypatch, (status, body))
-        with pytest.raises(RequestError, match=message) as error:
-            Chat(URL, "m", "secret").say([])
-        assert "secret" not in str(error.value)
+        with serving(act) as server:
+            chat = Chat(server.url, "m", "secret-0123")
+            with pytest.raises(RequestError, match=message):
+                chat.say([])
+            assert server.count == 1
+        assert "secret" not in repr(chat)
 
 
 # Backgrounds

@@ -368,8 +368,8 @@ def _categories(args: Namespace, domain: str, words: Wording) -> list[str]:
     if domain in ILGEN and not args.limit:
         count = ILGEN[domain].categories
     chat = Chat(args.ask, args.ask_model)
-    variable = args.ask_key or ("OPENAI_API_KEY" if chat.openai else "")
-    categories = ask_categories(replace(chat, key=os.environ.get(variable)), domain, count, words.domains)
+    variable = args.ask_key or ("OPENAI_API_KEY" if chat.is_openai else "")
+    categories = ask_categories(replace(chat, key=os.environ.get(variable, "")), domain, count, words.domains)
     with replacing(path, parents=True) as temporary:
         temporary.write_text("\n".join(categories) + "\n", encoding="utf-8")
     print(f"wrote {path}: {count} categories of {args.ask_model}")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import urllib.parse
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from idmetric.data.chat import open_client, reason_of
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files import StrPath, json_file
-from idmetric.metric.files.hints import need
 from idmetric.metric.files.tables import text_lines
 
 _MARKER = re.compile(r"^\s*(?:[-*•–]|\(?\d+[.):])\s+")  # of a list's item
@@ -46,37 +46,28 @@ class Chat:
     Attributes:
         url: such as http://localhost:8000/v1.
         model: its name on the server.
-        key: bearer token to send, or None. Redirects are not followed, so no other server gets it.
+        key: bearer token to send, "" for none.
     """
 
     url: str
     model: str
-    key: str | None = None
+    key: str = field(default="", repr=False)
 
     def say(self, messages: Sequence[Mapping[str, str]]) -> str:
         """The model's answer to a conversation."""
-        need("generate", "asking for categories", httpx="httpx")
-        import httpx
+        client = open_client(self.url, self.key, timeout=300, max_retries=2)
+        import openai
 
-        address = self.url.rstrip("/") + "/chat/completions"
-        headers = {}
-        if self.key:
-            headers["Authorization"] = f"Bearer {self.key}"
-        body = {"model": self.model, "messages": list(messages)}
         try:
-            reply = httpx.post(address, json=body, headers=headers, timeout=300)
-        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
-            raise RequestError(f"{address} gave no answer: {type(error).__name__}: {error}") from error
-        answer = " ".join(reply.text.split())[:300]
-        if not reply.is_success:
-            raise RequestError(f"{address} refuses: status {reply.status_code}: {answer}")
-        try:
-            return str(reply.json()["choices"][0]["message"]["content"] or "")
-        except (ValueError, LookupError, TypeError) as error:
-            raise RequestError(f"{address} does not answer as /v1/chat/completions does: {answer}") from error
+            completion = client.chat.completions.create(model=self.model, messages=list(messages))
+            return str(completion.choices[0].message.content or "")
+        except openai.OpenAIError as error:
+            raise RequestError(f"{self.url}: {reason_of(error, self.key)}") from None
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise RequestError(f"{self.url} does not answer as /v1/chat/completions does") from error
 
     @property
-    def openai(self) -> bool:
+    def is_openai(self) -> bool:
         """Whether the address is OpenAI's own, over https: the only server that gets OPENAI_API_KEY."""
         parts = urllib.parse.urlsplit(self.url)
         return (parts.scheme, parts.hostname, parts.port or 443) == ("https", "api.openai.com", 443)

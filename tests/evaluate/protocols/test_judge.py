@@ -6,11 +6,7 @@ import base64
 import io
 import json
 import re
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,98 +22,17 @@ from idmetric.evaluate.protocols.common.scorers import bind
 from idmetric.evaluate.protocols.judges import judge as module
 from idmetric.evaluate.protocols.judges.endpoint import Endpoint
 from idmetric.evaluate.protocols.judges.judge import ANSWERS, Judge
-from idmetric.evaluate.protocols.judges.questions import named_question
+from idmetric.evaluate.protocols.judges.questions import QUESTIONS
 from idmetric.evaluate.protocols.judges.scorer import JudgeModel, open_judge
 from idmetric.metric.errors import RequestError
-from idmetric.metric.images.masks import MaskWarning
 from idmetric.stream.item import Look
+from tests.chat_server import DROPS, Act, ChatServer, fails, says, serving
 
-httpx = pytest.importorskip("httpx")
+pytest.importorskip("openai")
 
 GOOD = {"match_cues": ["dent"], "conflict_cues": [], "background_used": False, "confidence": "high", "score": 8}
 QUICK = {"side": 32, "concurrency": 1}
 SECRET = "sk-very-secret-0123456789"
-
-Act = Callable[[httpx.Request], httpx.Response]
-
-
-def says(text: str | dict[str, Any], usage: tuple[int, int] | None = (100, 20), finish: str = "stop") -> Act:
-    content = text if isinstance(text, str) else json.dumps(text)
-    reply: dict[str, Any] = {"model": "fake-1", "choices": [{"message": {"content": content}, "finish_reason": finish}]}
-    if usage:
-        reply["usage"] = {"prompt_tokens": usage[0], "completion_tokens": usage[1]}
-    return lambda request: httpx.Response(200, json=reply)
-
-
-def fails(status: int, body: bytes = b"no", **headers: str) -> Act:
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return lambda request: httpx.Response(status, content=body, headers=named)
-
-
-def breaks(error: Exception) -> Act:
-    def act(request: httpx.Request) -> httpx.Response:
-        raise error
-
-    return act
-
-
-@dataclass
-class Server:
-    """Follows its script, one act for each request, and repeats the last act."""
-
-    script: list[Act]
-    url: str
-    bodies: list[dict[str, Any]] = field(default_factory=list)
-    headers: list[httpx.Headers] = field(default_factory=list)
-    at_once: int = 0
-    most_at_once: int = 0
-    lock: Any = field(default_factory=threading.Lock)
-
-    @property
-    def count(self) -> int:
-        return len(self.bodies)
-
-    def answer(self, request: httpx.Request) -> httpx.Response:
-        with self.lock:
-            act = self.script[min(self.count, len(self.script) - 1)]
-            self.bodies.append(json.loads(request.content))
-            self.headers.append(request.headers)
-            self.at_once += 1
-            self.most_at_once = max(self.most_at_once, self.at_once)
-        try:
-            return act(request)
-        finally:
-            with self.lock:
-                self.at_once -= 1
-
-
-SERVERS: dict[int | None, Server] = {}
-
-
-@contextmanager
-def serving(*script: Act) -> Iterator[Server]:
-    port = 8000 + len(SERVERS)
-    server = SERVERS[port] = Server(list(script), f"http://127.0.0.1:{port}/v1")
-    try:
-        yield server
-    finally:
-        del SERVERS[port]
-
-
-@pytest.fixture(autouse=True)
-def clients(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """The options of each client; all of them reach the servers of the test, and pauses are short."""
-    made: list[dict[str, Any]] = []
-    transport = httpx.MockTransport(lambda request: SERVERS[request.url.port].answer(request))
-    plain = httpx.Client
-
-    def client(**options: Any) -> httpx.Client:
-        made.append(options)
-        return plain(transport=transport, **options)
-
-    monkeypatch.setattr(httpx, "Client", client)
-    monkeypatch.setattr(module, "_PAUSE", 0.01)
-    return made
 
 
 def image(value: int, size: tuple[int, int] = (40, 30)) -> Image.Image:
@@ -128,7 +43,7 @@ def pairs(count: int) -> list[tuple[Image.Image, Image.Image]]:
     return [(image(k), image(k + 100)) for k in range(count)]
 
 
-def judge(server: Server, **options: Any) -> Judge:
+def judge(server: ChatServer, **options: Any) -> Judge:
     return Judge(Endpoint(server.url, "fake"), **{**QUICK, **options})
 
 
@@ -136,30 +51,32 @@ def judge(server: Server, **options: Any) -> Judge:
 
 
 def test_a_question_holds_the_prompt_and_two_bounded_images_in_order() -> None:
+    wide = image(10, (400, 100))
+    wide.getexif()[315] = "the author"
     with serving(says(GOOD)) as server:
-        [verdict] = judge(server).ask([(image(10, (400, 100)), image(20, (10, 20)))])
+        [verdict] = judge(server).ask([(wide, image(20, (10, 20)))])
     assert verdict.similarity == 0.8  # NearID, section 0.E.11: score / 10
     body = server.bodies[0]
     assert (body["model"], body["temperature"], body["max_tokens"], body["seed"]) == ("fake", 0.0, 512, 0)
     content = body["messages"][0]["content"]
     assert [part["type"] for part in content] == ["text", "text", "image_url", "text", "image_url"]
-    assert content[0]["text"] == named_question("evidence").prompt
+    assert content[0]["text"] == QUESTIONS["evidence"].prompt
     assert (content[1]["text"], content[3]["text"]) == ("Image A:", "Image B:")
     sizes = []
     for part in (content[2], content[4]):
         kind, data = part["image_url"]["url"].split(",", 1)
         assert kind == "data:image/jpeg;base64"
-        sizes.append(Image.open(io.BytesIO(base64.b64decode(data))).size)
+        sent = Image.open(io.BytesIO(base64.b64decode(data)))
+        assert not sent.getexif()
+        sizes.append(sent.size)
     assert sizes == [(32, 8), (10, 20)]  # scaled down to `side`, never up
-    assert "Authorization" not in server.headers[0]
 
 
 def test_fields_of_the_request_can_be_changed_and_taken_away() -> None:
+    extra = {"max_tokens": None, "max_completion_tokens": 900, "temperature": None}
     with serving(says(GOOD)) as server:
-        extra = {"max_tokens": None, "max_completion_tokens": 900, "temperature": None}
         Judge(Endpoint(server.url, "fake", extra=extra), **QUICK).ask(pairs(1))
-    assert "max_tokens" not in server.bodies[0]
-    assert "temperature" not in server.bodies[0]
+    assert not {"max_tokens", "temperature"} & set(server.bodies[0])
     assert server.bodies[0]["max_completion_tokens"] == 900
 
 
@@ -169,43 +86,46 @@ def test_the_key_is_sent_and_shown_nowhere(
     monkeypatch.setenv("MY_KEY", SECRET)
     named = json.dumps({"model": SECRET, "choices": [{"message": {"content": json.dumps(GOOD)}}]}).encode()
     refused = json.dumps({"choices": [{"message": {"content": "", "refusal": f"not for {SECRET}"}}]}).encode()
-    acts: list[Act] = [
-        fails(200, named),
-        fails(400, f"your key {SECRET} is fine".encode()),
-        *[breaks(httpx.RemoteProtocolError(f"illegal status line: {SECRET}"))] * 4,
-        *[fails(200, refused)] * 4,
-        fails(401, f"bad key {SECRET}".encode()),
-    ]
-    with serving(*acts) as server:
+    acts = [fails(200, named), fails(400, f"your key {SECRET} is fine".encode()), *[fails(200, refused)] * 4]
+    with serving(*acts, fails(401, f"bad key {SECRET}".encode())) as server:
         asked = Judge(Endpoint(server.url, "fake", key="MY_KEY"), **QUICK, store=tmp_path)
-        verdicts = asked.ask(pairs(4))
+        verdicts = asked.ask(pairs(3))
         assert server.headers[0]["Authorization"] == f"Bearer {SECRET}"
         with pytest.raises(RequestError, match="HTTP 401") as caught:
-            asked.ask(pairs(5)[4:])
+            asked.ask(pairs(4)[3:])
     [path] = tmp_path.rglob("*.jsonl")
     texts = [str(caught.value), repr(asked.backend), str(verdicts), asked.report(), caplog.text, path.read_text()]
     assert all(SECRET not in text for text in [*texts, str(asked.signature())])
     assert json.loads(path.read_text())["by"] == "***"
-    for verdict, said in zip(verdicts[1:], ("your key *** is fine", "***", "refused: not for ***"), strict=True):
-        assert said in verdict.reason
+    assert "your key *** is fine" in verdicts[1].reason
+    assert "refused: not for ***" in verdicts[2].reason
 
 
-def test_a_server_on_this_machine_is_reached_without_the_proxy(
-    monkeypatch: pytest.MonkeyPatch, clients: list[dict[str, Any]]
-) -> None:
-    monkeypatch.setenv("MY_KEY", SECRET)
-    for url in ("http://127.0.0.1:8000/v1", "http://localhost/v1", "https://api.example.org:8000/v1"):
-        with serving(says(GOOD), fails(307)):
-            assert Endpoint(url, "fake", key="MY_KEY")._client
-    assert [one["trust_env"] for one in clients] == [False, False, True]
-    assert not any(one["follow_redirects"] for one in clients)  # the key would travel
+def test_nothing_of_the_environment_is_sent_to_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", "OPENAI_ADMIN_KEY", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID"):
+        monkeypatch.setenv(name, SECRET)
+    monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", f"X-Token: {SECRET}")
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # a server on this machine is reached without it
+    with serving(says(GOOD)) as server:
+        assert judge(server).ask(pairs(1))[0].similarity == 0.8
+    assert "Authorization" not in server.headers[0]
+    assert SECRET not in str(server.headers[0])
+
+
+def test_a_redirect_is_not_followed() -> None:
+    with serving(says(GOOD)) as elsewhere, serving(fails(307, Location=f"{elsewhere.url}/chat/completions")) as server:
+        with pytest.raises(RequestError, match="HTTP 307"):
+            judge(server).ask(pairs(1))
+        assert (server.count, elsewhere.count) == (1, 0)
 
 
 def test_a_missing_key_or_wrong_address_says_so_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MY_KEY", raising=False)
-    with serving(says(GOOD)) as server, pytest.raises(RequestError, match="MY_KEY is empty"):
-        Judge(Endpoint(server.url, "fake", key="MY_KEY"), **QUICK).ask(pairs(1))
-    assert server.count == 0
+    with serving(says(GOOD)) as server:
+        for value, message in (("", "MY_KEY is empty"), ("sk-\u00e9", "no key has")):
+            monkeypatch.setenv("MY_KEY", value)
+            with pytest.raises(RequestError, match=message):
+                Judge(Endpoint(server.url, "fake", key="MY_KEY"), **QUICK).ask(pairs(1))
+        assert server.count == 0
     for url in ("api.openai.com/v1", "ftp://x/v1", "https://user:pw@x/v1"):
         with pytest.raises(ValueError, match="not the address"):
             Endpoint(url, "fake")
@@ -219,8 +139,8 @@ def test_a_missing_key_or_wrong_address_says_so_at_once(monkeypatch: pytest.Monk
 def test_fenced_and_thought_out_json_is_an_answer() -> None:
     text = json.dumps(GOOD)
     for said in (text, f"```json\n{text}\n```", f"```\n{text}```\n", f"<think>Both {{have}} dents.</think>\n\n{text}"):
-        assert named_question("evidence").parse(said) == GOOD
-    instance = named_question("instance")
+        assert QUESTIONS["evidence"].parse(said) == GOOD
+    instance = QUESTIONS["instance"]
     answer = {"same_instance": 1, "confidence": 0.5, "similarity": 0.25}
     assert instance.similarity(instance.parse(json.dumps(answer))) == 0.25
 
@@ -234,25 +154,43 @@ def test_fenced_and_thought_out_json_is_an_answer() -> None:
         ("{}", "not a JSON object with the field score"),
         ("[8]", "not a JSON object"),
         (f"Sure! {json.dumps(GOOD)}", "not JSON"),
-        (json.dumps(GOOD)[:-5], "not JSON"),
         ("[" * 100_000, "not JSON"),
     ],
 )
 def test_other_texts_are_no_answer(text: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        named_question("evidence").parse(text)
+        QUESTIONS["evidence"].parse(text)
 
 
 # Failures
 
 
-def test_an_unreadable_answer_is_asked_again_with_another_seed_and_all_are_counted() -> None:
-    with serving(says("I think so"), says({**GOOD, "score": 12}), says(GOOD)) as server:
+@pytest.mark.parametrize(
+    "act",
+    [
+        says("I think so"),
+        says({**GOOD, "score": 12}),
+        says(""),
+        says(GOOD, finish="length"),
+        fails(200, b"<html>"),
+        fails(200, b"[]"),
+        fails(200, b'{"choices": []}'),
+    ],
+)
+def test_an_unreadable_answer_is_asked_again_with_another_seed(act: Act) -> None:
+    with serving(act, says(GOOD)) as server:
+        assert judge(server).ask(pairs(1))[0].similarity == 0.8
+    assert [b["temperature"] for b in server.bodies] == [0.0, 0.7]
+    assert [b["seed"] for b in server.bodies] == [0, 1]
+
+
+def test_after_four_unreadable_answers_a_pair_has_no_score_and_all_are_counted() -> None:
+    with serving(*[says("?")] * 4, says(GOOD)) as server:
         asked = judge(server)
-        assert asked.ask(pairs(1))[0].similarity == 0.8
-    assert [b["temperature"] for b in server.bodies] == [0.0, 0.7, 0.7]
-    assert [b["seed"] for b in server.bodies] == [0, 1, 2]
-    assert "0 without an answer; 3 requests, 300 + 60 tokens" in asked.report()
+        first, second = asked.ask(pairs(2))
+    assert (first.similarity, second.similarity) == (None, 0.8)
+    assert "1 without an answer (such as: unreadable answer: not JSON" in asked.report()
+    assert "5 replies, 500 + 100 tokens" in asked.report()
 
 
 def test_a_full_server_is_given_the_time_it_asks_for() -> None:
@@ -263,96 +201,71 @@ def test_a_full_server_is_given_the_time_it_asks_for() -> None:
     assert [b["temperature"] for b in server.bodies] == [0.0, 0.0]  # the question was not at fault
 
 
-def test_an_error_for_ever_is_a_failure_and_no_score() -> None:
-    with serving(fails(500)) as server:
+def test_lost_connections_and_slow_replies_are_asked_again() -> None:
+    with serving(DROPS, says(GOOD, seconds=0.5), says(GOOD)) as server:
+        assert Judge(Endpoint(server.url, "fake", timeout=0.2), **QUICK).ask(pairs(1))[0].similarity == 0.8
+        assert server.count == 3
+
+
+def test_a_failing_server_is_asked_four_times_and_a_refused_request_once() -> None:
+    with serving(*[fails(500)] * 4, fails(400, b"image refused"), says(GOOD)) as server:
         asked = judge(server)
-        verdicts = asked.ask(pairs(2))
-    assert [v.similarity for v in verdicts] == [None, None]
-    assert server.count == 2 * 4
-    assert "2 without an answer (such as: HTTP 500 Internal Server Error: no); 8 requests" in asked.report()
-
-
-def test_a_refused_request_is_not_repeated() -> None:
-    with serving(fails(400, b"image refused"), says(GOOD)) as server:
-        first, second = judge(server).ask(pairs(2))
-    assert server.count == 2
-    assert (first.similarity, second.similarity) == (None, 0.8)
-    assert "image refused" in first.reason
-
-
-@pytest.mark.parametrize(
-    ("act", "unread"),
-    [
-        (breaks(httpx.RemoteProtocolError("peer closed connection")), False),
-        (breaks(httpx.ReadTimeout("")), False),
-        (fails(200, b"<html>"), False),
-        (fails(200, b"[]"), False),
-        (fails(200, b'{"choices": []}'), False),
-        (says(""), True),
-        (says(json.dumps(GOOD)[:40], finish="length"), True),
-    ],
-)
-def test_what_a_server_breaks_is_asked_again(act: Act, unread: bool) -> None:
-    with serving(act, says(GOOD)) as server:
-        asked = judge(server)
-        assert asked.ask(pairs(1))[0].similarity == 0.8
-    assert server.count == 2
-    assert server.bodies[1]["temperature"] == (0.7 if unread else 0.0)
+        verdicts = asked.ask(pairs(3))
+    assert [v.similarity for v in verdicts] == [None, None, 0.8]  # a failure is no score
+    assert [v.reason for v in verdicts] == ["HTTP 500: no", "HTTP 400: image refused", ""]
+    assert server.count == 6
+    assert "2 without an answer (such as: HTTP 500: no); 1 replies" in asked.report()
 
 
 def test_many_failures_in_a_row_stop_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_GIVE_UP_AFTER", 3)
     reason = "3 pairs in a row had no answer, the last because: HTTP 400"
     with serving(says(GOOD), fails(400)) as server, pytest.raises(RequestError, match=reason):
-        judge(server).ask(pairs(50))
-    assert server.count < 50  # on a busy machine, requests run ahead of their count
+        judge(server).ask(pairs(200))
+    assert server.count < 200  # on a busy machine, requests run ahead of their count
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_an_error_of_all_questions_stops_the_run_at_once(status: int) -> None:
+    with serving(fails(status)) as server, pytest.raises(RequestError, match=f"check address.*HTTP {status}"):
+        judge(server).ask(pairs(5))
+    assert server.count == 1
 
 
 # Nothing is paid for twice
 
 
 def test_a_stopped_run_resumes(tmp_path: Path) -> None:
-    with serving(says(GOOD), says({**GOOD, "score": 3}), fails(402)) as server:
+    with serving(says(GOOD), says({**GOOD, "score": 3}), fails(402), says({**GOOD, "score": 5})) as server:
         with pytest.raises(RequestError, match="HTTP 402"):
             judge(server, store=tmp_path).ask(pairs(5))
         assert server.count == 3
-        server.script[:] = [says({**GOOD, "score": 5})]
-        server.bodies.clear()
-        asked = judge(server, store=tmp_path)
-        verdicts = asked.ask(pairs(5))
-        assert server.count == 3
+        verdicts = judge(server, store=tmp_path).ask(pairs(5))
+        assert server.count == 6
         assert [v.similarity for v in verdicts] == [0.8, 0.3, 0.5, 0.5, 0.5]
         assert [v.stored for v in verdicts] == [True, True, False, False, False]
         again = judge(server, store=tmp_path)
         assert [v.similarity for v in again.ask(pairs(5))] == [0.8, 0.3, 0.5, 0.5, 0.5]
-        assert server.count == 3
-    assert (again.counts["known"], again.counts["requests"]) == (5, 0)
+        assert server.count == 6
+    assert (again.counts["known"], again.counts["replies"]) == (5, 0)
 
 
-def test_another_question_is_asked_again(tmp_path: Path) -> None:
+def test_another_question_or_server_is_asked_again(tmp_path: Path) -> None:
     with serving(says({**GOOD, "similarity": 0.5})) as server:
         a, b = pairs(1)[0]
         judge(server, store=tmp_path).ask([(a, b)])
         others: list[tuple[Judge, Any]] = [
             (Judge(Endpoint(server.url, "other"), **QUICK, store=tmp_path), (a, b)),
+            (Judge(Endpoint(f"{server.url}/other", "fake"), **QUICK, store=tmp_path), (a, b)),
             (judge(server, side=16, store=tmp_path), (a, b)),
             (judge(server, max_tokens=90, store=tmp_path), (a, b)),
-            (judge(server, question=named_question("instance"), store=tmp_path), (a, b)),
+            (judge(server, question=QUESTIONS["instance"], store=tmp_path), (a, b)),
             (judge(server, store=tmp_path), (b, a)),
             (judge(server, store=tmp_path), (a, image(1))),
         ]
         for k, (asked, pair) in enumerate(others, 2):
             asked.ask([pair])
             assert server.count == k
-
-
-def test_servers_on_two_ports_or_paths_of_a_host_share_no_answers(tmp_path: Path) -> None:
-    with serving(says(GOOD)) as one, serving(says({**GOOD, "score": 1})) as two:
-        assert judge(one, store=tmp_path).ask(pairs(1))[0].similarity == 0.8
-        assert judge(two, store=tmp_path).ask(pairs(1))[0].similarity == 0.1
-        Judge(Endpoint(f"{one.url}/other", "fake"), **QUICK, store=tmp_path).ask(pairs(1))
-        Judge(Endpoint(f"{one.url}/", "fake"), **QUICK, store=tmp_path).ask(pairs(1))  # another spelling
-        assert (one.count, two.count) == (2, 1)
 
 
 def test_a_damaged_answer_is_asked_for_again(tmp_path: Path) -> None:
@@ -362,16 +275,11 @@ def test_a_damaged_answer_is_asked_for_again(tmp_path: Path) -> None:
         [whole] = path.read_text().splitlines()
         path.write_text(f"{whole[:50]}\n")
         assert judge(server, store=tmp_path).ask(pairs(1))[0].similarity == 0.8
-    assert server.count == 2
     assert path.read_text().splitlines() == [whole[:50], whole]
 
 
 def test_requests_at_a_time_are_bounded_and_pairs_asked_once() -> None:
-    def slow(request: httpx.Request) -> httpx.Response:
-        time.sleep(0.05)
-        return says(GOOD)(request)
-
-    with serving(slow) as server:
+    with serving(says(GOOD, seconds=0.05)) as server:
         asked = judge(server, concurrency=3)
         seen: list[int] = []
         asked.ask(pairs(6), lambda done, total: seen.append(done))
@@ -405,12 +313,6 @@ def test_a_judge_is_a_model_of_protocols_that_scores_pairs(tmp_path: Path) -> No
         assert scorer.signature()["model"] == "judge:fake"
         masked = bind(manifest, {"judge": JudgeModel(judge(server))}, Protocol(look=Look(True)))
         assert masked.models["judge"].read(1).getpixel((30, 5)) == (0, 0, 0)  # type: ignore[attr-defined]
-        some = Manifest.from_rows([*rows[:2], Row("i2", "2.png")], tmp_path)
-        with pytest.warns(MaskWarning, match="1 of 3 images have no mask: they are seen whole"):
-            partly = bind(some, {"judge": JudgeModel(judge(server))}, Protocol(look=Look(True))).models["judge"]
-        assert partly.read(2).tobytes() == Image.open(tmp_path / "2.png").convert("RGB").tobytes()  # type: ignore[attr-defined]
-        with pytest.raises(ValueError, match="no row has a mask"):
-            bind(some.take([2]), {"judge": JudgeModel(judge(server))}, Protocol(look=Look(True)))
         missing = Manifest.from_rows([*rows, Row("x", "none.png")], tmp_path)
         with pytest.raises(ManifestError, match=r"none\.png"):
             bind(missing, {"judge": JudgeModel(judge(server))}, Protocol())
@@ -446,16 +348,9 @@ def test_the_command_takes_a_judge_from_a_file_and_reports_its_work(
     with serving(says({**GOOD, "score": 2}), says({**GOOD, "score": 9}), says({**GOOD, "score": 5})) as server:
         about = {"url": server.url, "model": "fake", "side": 32, "concurrency": 1}
         (tmp_path / "judge.json").write_text(json.dumps(about))
-        command = [
-            "dreambench",
-            "--ratings",
-            str(tmp_path / "ratings"),
-            "--data",
-            str(data),
-            "--model",
-            f"fake=judge:{tmp_path / 'judge.json'}",
-        ]
-        command += ["--out", str(tmp_path / "out"), "--bootstrap", "0", "--format", "csv"]
+        command = ["dreambench", "--ratings", str(tmp_path / "ratings"), "--data", str(data)]
+        command += ["--model", f"fake=judge:{tmp_path / 'judge.json'}", "--bootstrap", "0"]
+        command += ["--out", str(tmp_path / "out"), "--format", "csv"]
         assert eval_command(command) == 0
         said = capsys.readouterr()
         assert eval_command(command) == 0
@@ -464,8 +359,8 @@ def test_the_command_takes_a_judge_from_a_file_and_reports_its_work(
     r = [np.corrcoef([2, 9, 5], people)[0, 1] for people in ([1, 2, 3], [3, 2, 4])]
     assert f"dreambench,fake,object,emu2,M-H,{np.mean(r):.4f}"[:-1] in said.out
     assert said.out == again.out
-    assert "fake: 3 pairs, 0 of them known, 0 without an answer; 3 requests, 300 + 60 tokens" in said.err
-    assert "fake: 3 pairs, 3 of them known, 0 without an answer; 0 requests" in again.err
+    assert "fake: 3 pairs, 0 of them known, 0 without an answer; 3 replies, 300 + 60 tokens" in said.err
+    assert "fake: 3 pairs, 3 of them known, 0 without an answer; 0 replies" in again.err
     assert len((tmp_path / "out" / "judge" / ANSWERS).read_text().splitlines()) == 3
 
 
@@ -489,23 +384,15 @@ def test_a_wrong_file_is_named_with_its_error(tmp_path: Path, given: Any, reason
     assert str(path) in str(caught.value)
 
 
-def test_a_file_from_a_stranger_cannot_choose_who_gets_the_images_and_the_key(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_from_a_stranger_cannot_choose_who_gets_the_images_and_which_variable(tmp_path: Path) -> None:
     path = tmp_path / "judge.json"
-    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
-    path.write_text(json.dumps({"url": "https://judge.example/v1", "model": "m", "key": "OPENAI_API_KEY"}))
+    about = {"url": "https://judge.example/v1", "model": "m", "key": "OPENAI_API_KEY"}
+    path.write_text(json.dumps(about))
     for source in (path, f"{path}@api.openai.com"):
         with pytest.raises(RequestError, match=rf"name it, as in judge:{re.escape(str(path))}@judge\.example"):
             open_judge(source)
-    opened = open_judge(f"{path}@judge.example").judge.backend
-    assert isinstance(opened, Endpoint)
-    assert opened.address == "https://judge.example:443/v1"
-
-
-@pytest.mark.parametrize("name", ["HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "PATH"])
-def test_a_file_from_a_stranger_cannot_send_any_variable_of_the_environment(tmp_path: Path, name: str) -> None:
-    path = tmp_path / "judge.json"
-    path.write_text(json.dumps({"url": "https://judge.example/v1", "model": "m", "key": name}))
-    with pytest.raises(RequestError, match=f"the variable '{name}' is not sent"):
-        open_judge(f"{path}@judge.example")
+    assert open_judge(f"{path}@judge.example").judge.backend.host == "judge.example"
+    for name in ("HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "PATH"):
+        path.write_text(json.dumps({**about, "key": name}))
+        with pytest.raises(RequestError, match=f"the variable '{name}' is not sent"):
+            open_judge(f"{path}@judge.example")

@@ -18,21 +18,20 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
-from idmetric.evaluate.protocols.judges.endpoint import Endpoint, FailedCall
-from idmetric.evaluate.protocols.judges.questions import Question, named_question
+from idmetric.evaluate.protocols.judges.endpoint import Endpoint, FailedCallError
+from idmetric.evaluate.protocols.judges.questions import QUESTIONS, Question
 from idmetric.metric.errors import RequestError
 from idmetric.metric.images.read import read_image
 
 ANSWERS = "answers.jsonl"  # in the folder for answers
-_TRIES = 4  # requests for a pair before it counts as failed
-_PAUSE, _LONGEST_PAUSE = 2.0, 60.0  # seconds before the second try, doubled for each further one
+_TRIES = 4  # answers to a pair that may be unreadable
 _TEMPERATURE_AGAIN = 0.7  # after an unreadable answer: the same request would give the same answer
 _GIVE_UP_AFTER = 20  # failed pairs in a row
 _SEED = 0
@@ -56,7 +55,7 @@ class Judge:
     """Asks a model about pairs of images.
 
     Args:
-        backend: the server that answers. question: the question about each pair; default: `evidence`.
+        backend: the server that answers. question: the question about each pair.
         store: folder for answers; None keeps them in memory alone.
         side: images are scaled down to this many pixels on their longer side, never up.
         max_tokens: of an answer; default: the question's. concurrency: requests at a time.
@@ -65,26 +64,23 @@ class Judge:
     def __init__(
         self,
         backend: Endpoint,
-        question: Question | None = None,
+        question: Question = QUESTIONS["evidence"],
         *,
         store: Path | None = None,
         side: int = 768,
         max_tokens: int | None = None,
         concurrency: int = 4,
     ) -> None:
-        if question is None:
-            question = named_question("evidence")
         self.max_tokens = question.max_tokens if max_tokens is None else max_tokens
         if min(side, self.max_tokens, concurrency) < 1:
             raise ValueError("side, max_tokens and concurrency are at least 1")
         self.backend, self.question, self.store = backend, question, store
         self.side, self.concurrency = side, concurrency
-        self.counts: Counter[str] = Counter()  # pairs, known, requests, tokens in, tokens out
+        self.counts: Counter[str] = Counter()  # pairs, known, replies, tokens in, tokens out
         self.failed: Counter[str] = Counter()  # reason -> pairs without an answer
         self.seconds = 0.0
         self._answers: dict[str, dict[str, Any]] = {}
         self._lock = threading.Lock()
-        self._stop = threading.Event()
 
     def signature(self) -> dict[str, str]:
         """Facts to report with a score: model, question, resolution and settings."""
@@ -97,14 +93,14 @@ class Judge:
         }
 
     def report(self) -> str:
-        """The work since the judge was created: pairs, requests, tokens as the server counts them, time."""
+        """The work since the judge was created: pairs, replies, tokens as the server counts them, time."""
         c = self.counts
         pairs = f"{c['pairs']} pairs, {c['known']} of them known, {self.failed.total()} without an answer"
         if self.failed:
             [(reason, _)] = self.failed.most_common(1)
             pairs += f" (such as: {reason})"
         tokens = f"{c['tokens in']} + {c['tokens out']} tokens"
-        return f"{pairs}; {c['requests']} requests, {tokens}, {self.seconds:.1f} seconds"
+        return f"{pairs}; {c['replies']} replies, {tokens}, {self.seconds:.1f} seconds"
 
     def ask(
         self,
@@ -124,90 +120,78 @@ class Judge:
             RequestError: if no pair can be judged (key, address), or too many failed in a row. Answers so far are kept.
         """
         start = time.monotonic()
-        failed = 0  # in a row
-        self._stop.clear()
+        stopped = threading.Event()
         self._answers = self._stored_answers() | self._answers
-        pool = ThreadPoolExecutor(self.concurrency)
-        try:
-            futures = [pool.submit(self._one, a, b, read) for a, b in pairs]
-            for done, future in enumerate(as_completed(futures), 1):
-                verdict = future.result()
-                self.counts.update(pairs=1, known=int(verdict.stored))
-                if verdict.similarity is None:
-                    failed += 1
-                    self.failed[verdict.reason] += 1
-                else:
-                    failed = 0
-                if failed >= _GIVE_UP_AFTER:
-                    raise RequestError(f"{failed} pairs in a row had no answer, the last because: {verdict.reason}")
-                if progress is not None:
-                    progress(done, len(pairs))
-        finally:  # wait for requests in flight and keep their answers: they are paid for
-            self._stop.set()
-            pool.shutdown(cancel_futures=True)
-            self.seconds += time.monotonic() - start
-        return [future.result() for future in futures]
 
-    def _one(self, a: Any, b: Any, read: Callable[[Any], Image.Image]) -> Verdict:
-        try:
-            images = [read(a), read(b)]
-            about = {
-                "backend": self.backend.about(),
-                "asked": self._asked(),
-                "prompt": self.question.prompt,
-                "images": [_pixels(image) for image in images],
-            }
-            key = _digest(about)
-            answer = self._answers.get(key)
-            if answer is not None:
-                return Verdict(self.question.similarity(answer), stored=True)
-            return self._try(key, about, [encode(image, self.side) for image in images])
-        except BaseException:
-            self._stop.set()  # at once: the pool must not send the next request
-            raise
+        def verdict_on(pair: tuple[Any, Any]) -> Verdict:
+            if stopped.is_set():
+                return Verdict(None, reason="stopped")
+            try:
+                return self._verdict([read(image) for image in pair])
+            except BaseException:
+                stopped.set()  # at once: no other thread sends its next request
+                raise
 
-    def _try(self, key: str, about: dict[str, Any], images: Sequence[bytes]) -> Verdict:
-        unreadable = 0
-        reason = "stopped"
+        verdicts: list[Verdict] = []
+        failed = 0  # in a row
+        with ThreadPoolExecutor(self.concurrency) as pool:  # requests in flight are awaited: they are paid for
+            try:
+                for verdict in pool.map(verdict_on, pairs):
+                    verdicts.append(verdict)
+                    self.counts.update(pairs=1, known=int(verdict.stored))
+                    if verdict.similarity is None:
+                        failed += 1
+                        self.failed[verdict.reason] += 1
+                    else:
+                        failed = 0
+                    if failed >= _GIVE_UP_AFTER:
+                        raise RequestError(f"{failed} pairs in a row had no answer, the last because: {verdict.reason}")
+                    if progress is not None:
+                        progress(len(verdicts), len(pairs))
+            finally:
+                stopped.set()
+                self.seconds += time.monotonic() - start
+        return verdicts
+
+    def _verdict(self, images: Sequence[Image.Image]) -> Verdict:
+        """The stored answer about two images, or a new one."""
+        about = {
+            "backend": self.backend.about(),
+            "asked": self._asked(),
+            "prompt": self.question.prompt,
+            "images": [_pixels(image) for image in images],
+        }
+        key = _digest(about)
+        answer = self._answers.get(key)
+        if answer is not None:
+            return Verdict(self.question.similarity(answer), stored=True)
+
+        encoded = [encode(image, self.side) for image in images]
+        reason = ""
         for attempt in range(_TRIES):
-            if self._stop.is_set():
-                break
-            wait = _PAUSE * 2**attempt
-            reply = self.backend.ask(
-                about["prompt"],
-                images,
-                max_tokens=self.max_tokens,
-                seed=_SEED + unreadable,
-                temperature=_TEMPERATURE_AGAIN if unreadable else 0.0,
-            )
-            if isinstance(reply, FailedCall):
-                self._count((0, 0))
-                reason = reply.reason
-                if not reply.again:
-                    break
-                if reply.wait is not None:
-                    wait = reply.wait
-            else:
-                self._count(reply.tokens)
-                problem = reply.problem
-                if not problem:
-                    try:
-                        answer = self.question.parse(reply.text)
-                    except ValueError as error:
-                        problem = str(error)
-                if not problem:
-                    facts = {"by": reply.model, "usage": reply.tokens, "tries": attempt + 1}
-                    self._store(key, {"answer": answer, **facts, **about})
-                    return Verdict(self.question.similarity(answer))
-                unreadable += 1
-                reason = f"unreadable answer: {problem}"
-            if attempt + 1 < _TRIES:
-                self._stop.wait(min(wait, _LONGEST_PAUSE))
+            try:
+                reply = self.backend.ask(
+                    self.question.prompt,
+                    encoded,
+                    max_tokens=self.max_tokens,
+                    seed=_SEED + attempt,
+                    temperature=_TEMPERATURE_AGAIN if attempt else 0.0,
+                )
+            except FailedCallError as error:
+                return Verdict(None, reason=str(error))
+            with self._lock:
+                self.counts.update({"replies": 1, "tokens in": reply.tokens[0], "tokens out": reply.tokens[1]})
+            try:
+                if reply.problem:
+                    raise ValueError(reply.problem)
+                answer = self.question.parse(reply.text)
+            except ValueError as error:
+                reason = f"unreadable answer: {error}"
+                continue
+            facts = {"by": reply.model, "usage": reply.tokens, "tries": attempt + 1}
+            self._store(key, {"answer": answer, **facts, **about})
+            return Verdict(self.question.similarity(answer))
         return Verdict(None, reason=reason)
-
-    def _count(self, tokens: tuple[int, int]) -> None:
-        with self._lock:
-            self.counts.update({"requests": 1, "tokens in": tokens[0], "tokens out": tokens[1]})
 
     def _asked(self) -> dict[str, Any]:
         return {

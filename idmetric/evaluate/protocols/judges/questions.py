@@ -67,10 +67,3 @@ QUESTIONS = {
     "evidence": Question("evidence", "score", 10, max_tokens=512),  # after NearID, section 0.E.11 and Fig. 10
     "instance": Question("instance", "similarity", 1, max_tokens=256),  # after ID-Sim, section D.3 and Fig. 21
 }
-
-
-def named_question(name: str) -> Question:
-    """A question by its name; ValueError, with the names that there are, for another."""
-    if name not in QUESTIONS:
-        raise ValueError(f"unknown question {name!r}: choose {', '.join(QUESTIONS)}")
-    return QUESTIONS[name]

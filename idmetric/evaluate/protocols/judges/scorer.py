@@ -21,13 +21,14 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from idmetric.data.chat import is_local
 from idmetric.data.look import check_masks, mask_of
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.protocols.common.columns import Array
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
 from idmetric.evaluate.protocols.judges.endpoint import Endpoint
 from idmetric.evaluate.protocols.judges.judge import Judge
-from idmetric.evaluate.protocols.judges.questions import named_question
+from idmetric.evaluate.protocols.judges.questions import QUESTIONS
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files import json_file
 from idmetric.metric.images.read import ImageReadError, read_image
@@ -66,9 +67,17 @@ class JudgeModel:
 
     def problems(self, rows: Rows | None = None) -> dict[int, str]:
         """Row -> reason of all images (or some rows) that cannot be used; to be read before anything is asked."""
-        chosen = np.arange(len(self.manifest)) if rows is None else np.unique(rows)
+
+        def problem(row: int) -> str:
+            try:
+                self.read(row)
+            except (ImageReadError, OSError) as error:
+                return str(error)
+            return ""
+
+        chosen = list(range(len(self.manifest))) if rows is None else np.unique(rows).tolist()
         with ThreadPoolExecutor(threads(self.settings.workers)) as pool:
-            reasons = zip(chosen.tolist(), pool.map(self.problem, chosen.tolist()), strict=True)
+            reasons = zip(chosen, pool.map(problem, chosen), strict=True)
             return {row: reason for row, reason in reasons if reason}
 
     def signature(self) -> dict[str, str]:
@@ -107,14 +116,6 @@ class JudgeModel:
             return read_image(source)
         return read_image(cut_out(source, mask, look.outside)[0])
 
-    def problem(self, row: int) -> str:
-        """Why the image of a row cannot be used, or ""."""
-        try:
-            self.read(row)
-        except (ImageReadError, OSError) as error:
-            return str(error)
-        return ""
-
 
 def open_judge(source: str | Path) -> JudgeModel:
     """The judge described by a file.
@@ -133,18 +134,20 @@ def open_judge(source: str | Path) -> JudgeModel:
         options = json_file.read(path)
         if not isinstance(options, dict) or "url" not in options:
             raise ValueError('give {"url": ..., "model": ...}, the address of a server and the name of its model')
-        question = named_question(options.pop("question", "evidence"))
+        question = options.pop("question", "evidence")
+        if question not in QUESTIONS:
+            raise ValueError(f"unknown question {question!r}: choose {', '.join(QUESTIONS)}")
         judge_options = {key: options.pop(key) for key in _JUDGE if key in options}
         endpoint = Endpoint(**options)
         _check_server(endpoint, path, host)
-        return JudgeModel(Judge(endpoint, question, **judge_options))
+        return JudgeModel(Judge(endpoint, QUESTIONS[question], **judge_options))
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise RequestError(f"{path}: {error}") from error
 
 
 def _check_server(endpoint: Endpoint, path: str, host: str) -> None:
     """Refuse a server that the user has not named, and a key that cannot be one of an API."""
-    if host.lower() != endpoint.host and (host or not endpoint.is_local):
+    if host.lower() != endpoint.host and (host or not is_local(endpoint.url)):
         raise ValueError(
             f"its server {endpoint.host} gets all images and the key: if you trust it, name it, as in "
             f"judge:{path}@{endpoint.host}"
