@@ -24,21 +24,19 @@ _RETRIES = 3  # by the client: timeouts, lost connections, HTTP 408, 409, 429 an
 _HOPELESS = (401, 402, 403, 404, 405)  # all further pairs would fail too
 
 
-class FailedCallError(Exception):
-    """A request without a reply, after all retries."""
-
-
 @dataclass(frozen=True)
 class Reply:
     """A model's answer.
 
     Attributes:
         text: the answer. problem: why it is not a whole answer, or "".
+        failed: whether the server gave no answer at all, after all retries.
         tokens: in and out, 0 if the server does not count them. model: the model's name according to the server.
     """
 
     text: str = ""
     problem: str = ""
+    failed: bool = False
     tokens: tuple[int, int] = (0, 0)
     model: str = ""
 
@@ -94,7 +92,6 @@ class Endpoint:
         """Ask one question about two JPEG images.
 
         Raises:
-            FailedCallError: if this question has no reply.
             RequestError: if all questions would fail.
         """
         content: list[dict[str, Any]] = [{"type": "text", "text": prompt}]
@@ -116,9 +113,9 @@ class Endpoint:
             reason = reason_of(error, self._secret)
             if error.status_code in _HOPELESS or error.status_code < 400:  # a redirect
                 raise RequestError(f"{self.url}: check address, model name and key: {reason}") from None
-            raise FailedCallError(reason) from None
+            return Reply(problem=reason, failed=True)
         except openai.OpenAIError as error:
-            raise FailedCallError(reason_of(error, self._secret)) from None
+            return Reply(problem=reason_of(error, self._secret), failed=True)
 
         try:
             return self._reply(response.http_response.json())

@@ -25,7 +25,7 @@ from typing import Any
 
 from PIL import Image
 
-from idmetric.evaluate.protocols.judges.endpoint import Endpoint, FailedCallError
+from idmetric.evaluate.protocols.judges.endpoint import Endpoint
 from idmetric.evaluate.protocols.judges.questions import QUESTIONS, Question
 from idmetric.metric.errors import RequestError
 from idmetric.metric.images.read import read_image
@@ -169,16 +169,15 @@ class Judge:
         encoded = [encode(image, self.side) for image in images]
         reason = ""
         for attempt in range(_TRIES):
-            try:
-                reply = self.backend.ask(
-                    self.question.prompt,
-                    encoded,
-                    max_tokens=self.max_tokens,
-                    seed=_SEED + attempt,
-                    temperature=_TEMPERATURE_AGAIN if attempt else 0.0,
-                )
-            except FailedCallError as error:
-                return Verdict(None, reason=str(error))
+            reply = self.backend.ask(
+                self.question.prompt,
+                encoded,
+                max_tokens=self.max_tokens,
+                seed=_SEED + attempt,
+                temperature=_TEMPERATURE_AGAIN if attempt else 0.0,
+            )
+            if reply.failed:
+                return Verdict(None, reason=reply.problem)
             with self._lock:
                 self.counts.update({"replies": 1, "tokens in": reply.tokens[0], "tokens out": reply.tokens[1]})
             try:
