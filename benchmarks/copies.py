@@ -2,7 +2,7 @@
 
     python benchmarks/copies.py DATA
 
-DATA holds manifest.csv with the split "dev" (see docs/protocols/photos.md). The script prints the tables of
+DATA holds manifest.csv with the split "dev" (see docs/protocols/folder.md). The script prints the tables of
 reports/copies.md in a few minutes on one core.
 """
 

@@ -14,9 +14,8 @@ TABLE, PAGE = HERE / "papers.json", HERE.parent / "reports" / "papers.md"
 STATUSES = {"here": "in the package", "differs": "in the package with a difference", "missing": "not in the package"}
 _HEAD = """# Paper by paper
 
-What the four papers describe, where it is in the package, what differs from the paper and what is missing. Made from
-`docs/scripts/papers.json` by `python docs/scripts/papers.py`; the tests import every name. Settings that the papers
-leave open have [their own page](recipes.md).
+Each part of the four papers, with its code; **differs** and **missing** say how the package departs from the paper.
+Settings that the papers leave open have [their own page](recipes.md).
 """
 
 
@@ -26,10 +25,11 @@ def page(table: dict[str, list[dict[str, Any]]]) -> str:
     for paper, rows in table.items():
         counts = [f"{sum(row['status'] == name for row in rows)} {text}" for name, text in STATUSES.items()]
         parts.append(f"## {paper}\n\nOf {len(rows)} parts: {', '.join(counts)}.\n")
-        parts.append("| section | part | status | code | remark |\n|---|---|---|---|---|")
+        parts.append("| section | part, code | differences, remarks |\n|---|---|---|")
         for row in rows:
-            code = "<br>".join(f"`{name.replace(':', '.')}`" for name in row["code"])
-            parts.append(f"| {row['section']} | {row['what']} | {row['status']} | {code} | {row['note']} |")
+            part = "<br>".join([row["what"], *(f"`{name.replace(':', '.')}`" for name in row["code"])])
+            remark = row["note"] if row["status"] == "here" else f"**{row['status']}**: {row['note']}"
+            parts.append(f"| {row['section']} | {part} | {remark} |")
         parts.append("")
     return "\n".join(parts)
 

@@ -78,7 +78,12 @@ def test_the_api_pages_list_every_public_name() -> None:
 
 
 EXTRAS = {"eval", "train", "generate", "visid", "judge", "onnx", "all"}
-PAGES = [ROOT / "README.md", ROOT / ".github" / "SECURITY.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / ".github" / "SECURITY.md",
+    *sorted(DOCS.rglob("*.md")),
+    *sorted((ROOT / "benchmarks").rglob("*.md")),
+]
 
 
 def page_id(page: Path) -> str:

@@ -9,7 +9,7 @@ The data is a manifest of groups, as `examples/human_study.py` writes it: a cand
 count from an agreement of 0.8 (`--agreement`): max(p, 1 - p), p the share of votes. Pairs below it are left out of AP
 and AUC; ID-Sim counts them as different instead (`--undecided different`).
 
-Intervals are by identity: the identities of both images of a pair, and the anchor's of a triplet, see `owners`.
+Intervals are by identity: the identities of both images of a pair, and the anchor's of a triplet.
 """
 
 from __future__ import annotations

@@ -5,11 +5,9 @@
 
 No paper prints such values. docs/use/reading.md explains how to read the result.
 
-`common.labeled_pairs` draws the pairs, equally many of one identity and of two.
-
-Expected calibration error, log loss and Brier score are measured on pairs of identities that the curve was not fitted
-to; the curve in the file is fitted to all pairs. A family (an object and the images edited from it) counts as one
-identity, in folds and in intervals.
+As many pairs of one identity as of two are drawn. Expected calibration error, log loss and Brier score are measured on
+pairs of identities that the curve was not fitted to; the curve in the file is fitted to all pairs. A family (an object
+and the images edited from it) counts as one identity, in folds and in intervals.
 """
 
 from __future__ import annotations

@@ -6,10 +6,9 @@
 Seven methods made an image for each of 150 references x 9 prompts; two groups of people rated from 0 to 4 how well each
 keeps the reference's concept. M-H of a method and category is the mean over the groups of Pearson's r between a
 metric's similarities and the group's ratings, its ± half the difference of the two; H-H is r between the groups, with
-Krippendorff's alpha at interval level next to it, as DreamBench++ reports it. The Fisher-z row is `fisher_mean` over
+Krippendorff's alpha at interval level next to it, as DreamBench++ reports it. The Fisher-z row is Fisher's mean over
 the methods, its ± the standard error. Table 2 is over objects alone, 585 images a method, which the paper does not say
-and its released code does. For ID-Sim's row (Fig. 25) see `rank`.
-docs/protocols/dreambench.md says where the data are.
+and its released code does. docs/protocols/dreambench.md says where the data are.
 """
 
 from __future__ import annotations

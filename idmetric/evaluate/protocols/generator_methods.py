@@ -1,7 +1,6 @@
 """How good are generators of pictures of given subjects? Methods x subjects x prompts x seeds, in one table.
 
-    idmetric eval generator --data outputs/ --pattern '{method}/{subject}/{prompt}_{seed}.png' --references refs/ \
-        --model tiny --out results/
+    idmetric eval generator --data outputs/ --pattern '{method}/{subject}/{prompt}_{seed}.png' --references refs/
     idmetric eval generator --data outputs.csv --by prompt_class --model tiny --out results/
     idmetric eval generator --model tiny --out results/      a painted example of four methods, no download
 

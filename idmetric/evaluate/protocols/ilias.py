@@ -12,7 +12,7 @@ columns, see docs/protocols/ilias.md. Positives of other groups of scale or clut
 the mean over a category is that over objects of the mean over their queries.
 
 Intervals are by object. Equal scores share a place, as in scikit-learn's AP, which the released code calls. Where they
-span place k, that code takes any of them, and this one their expected precision (`evaluate.ranking.average_precision`).
+span place k, that code takes any of them, and this one their expected precision.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
     idmetric eval nearid --data bench.parquet --split test --model nearid --subject black --out results-fg/
 
 Rows: each engine's distractors (Table 5), the averages of Table 5, weighted by support, and the part-edits of
-Mind-the-Glitch (MTG). The columns are defined in `margins`. `--subject black` (FG only, Table 7)
-shows models the subject alone, by the manifest's masks: the paper speaks of crops, but the released code paints the
-background black and crops nothing. docs/protocols/nearid.md has the data and the papers' numbers.
+Mind-the-Glitch (MTG). `--subject black` (FG only, Table 7) shows models the subject alone, by the manifest's masks: the
+paper speaks of crops, but the released code paints the background black and crops nothing. docs/protocols/nearid.md has
+the columns, the data and the papers' numbers.
 
 The released code counts each sample's mean margin as one more trial of PA, and the paper's numbers may do so too;
 `--released-pa` follows it. Equation 5, the default, does not. SSR is the same either way.

@@ -5,7 +5,7 @@
 
 A query gets the name of its nearest gallery image if their similarity reaches a threshold, and is called new
 otherwise. A query is known if the gallery has another image of its identity. docs/protocols/openset.md says how splits
-become galleries and queries, or are drawn; `idmetric.evaluate.statistics.open_set` defines the columns.
+become galleries and queries, or are drawn; docs/reference/columns.md defines the columns.
 
 All numbers weigh identities equally, the intervals draw whole identities, and n counts identities. Each dataset is a
 gallery of its own; with several, last rows hold the means.

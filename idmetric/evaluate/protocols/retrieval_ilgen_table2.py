@@ -5,13 +5,12 @@
 A query searches the database; its positives are the database images of its identity. docs/protocols/retrieval.md says
 how splits or slots mark them; without either, every image of a known identity is a query against all others (SOP).
 
-The column dataset names a row's benchmark, which sets the depth of mAP (`DEPTHS`; any other: `--k`) and the paper's
+The column dataset names a row's benchmark, which sets the depth of mAP (any other: `--k`) and the paper's
 value. Revisited Oxford and Paris have Radenović's mAP, and each of several settings is a dataset: `roxford_medium`,
 `roxford_hard`, `rparis_medium`, `rparis_hard`; "rop" is their mean, "avg" that of the paper's six columns. Images that
 do not count for a query ("junk" there) are named in the query's `parameters` as `x_ignore`, a list of row ids.
 
-The paper leaves the division of mAP@k open; here it is by min(k, positives), as the sets' own codes do
-(`idmetric.evaluate.statistics.ranking.average_precision`).
+The paper leaves the division of mAP@k open; here it is by min(k, positives), as the sets' own codes do.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 Each subject is shown once, with its mask, and then located in all target images, its own and those of other subjects.
 
 docs/reference/columns.md defines the columns. The paper does not describe mAP and F1: here they follow PODS's
-published code (see `evaluate.segmentation`). As there, a mask's score is the cosine between mean patch tokens of its
+published code. As there, a mask's score is the cosine between mean patch tokens of its
 box and of the reference's box, and maps are cut by Otsu's threshold without SAM.
 
 Data: images with identity and mask. In PODS the reference is the first image of the part train, targets are those of
