@@ -1,7 +1,7 @@
 """Exact nearest neighbors by cosine: all pairs are compared, a block of queries at a time.
 
 Similarities in float32 give a shortlist, which is measured again in float64. Rows that are equally near in six decimals
-(`evaluate.arrays.comparable`) come in the order of the table.
+(`distance.ties.comparable`) come in the order of the table.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -65,10 +65,6 @@ class Consistency(Output):
                 features += list(self.images.region_features(0, time))
             rows.append(_row(clip, np.array(features)))
         return Records(rows, COLUMNS)
-
-    def contents(self) -> dict[str, Any]:
-        """Nothing besides the rows."""
-        return {}
 
     def lines(self) -> list[str]:
         """The rows."""

@@ -2,56 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from idmetric.matching.table import Table
 from idmetric.metric.files.hints import need
 from idmetric.metric.files.tables import four
 from idmetric.pages.notebook import ROWS, picture_of, table
 from idmetric.pages.render import short
-from idmetric.scoring.records import Records
+
+if TYPE_CHECKING:
+    from idmetric.matching.result import Match
 
 _SUMMARY = ("subject", "n", "coverage", "mean", "worst", "worst_image", "threshold")
 _MOST_NAMES = 30  # of images below a plot
 
 
-class ShownMatch(Protocol):
-    """The rows and notes that a notebook shows of a `Match`."""
-
-    @property
-    def table(self) -> Table:
-        """The distances."""
-
-    @property
-    def thresholds(self) -> Sequence[float]:
-        """Of each subject, NaN without one."""
-
-    @property
-    def skipped(self) -> Mapping[str, str]:
-        """Images without rows."""
-
-    @property
-    def summary(self) -> Records:
-        """A row for each subject."""
-
-    @property
-    def states(self) -> Sequence[Sequence[str]]:
-        """The state of each subject in each image."""
-
-    @property
-    def nearest(self) -> NDArray[np.float64]:
-        """The distance of each subject in each image (T, S)."""
-
-    @property
-    def badness(self) -> NDArray[np.float64]:
-        """How bad each subject in each image is (T, S)."""
-
-
-def match_html(match: ShownMatch) -> str:
+def match_html(match: Match) -> str:
     """Two tables: a row for each subject, and the worst images first, with the state and distance of each subject."""
     summary = [[row.get(name) for name in _SUMMARY] for row in match.summary.rows[:ROWS]]
     subjects = table(_SUMMARY, summary, len(match.summary))
@@ -71,7 +38,7 @@ def match_html(match: ShownMatch) -> str:
     return subjects + images
 
 
-def _state(match: ShownMatch, time: int, subject: int) -> str:
+def _state(match: Match, time: int, subject: int) -> str:
     state = match.states[time][subject]
     distance = match.nearest[time, subject]
     if np.isnan(distance):
@@ -79,7 +46,7 @@ def _state(match: ShownMatch, time: int, subject: int) -> str:
     return f"{state} {four(float(distance))}".strip()
 
 
-def plot_match(match: ShownMatch, ax: Any = None) -> Any:
+def plot_match(match: Match, ax: Any = None) -> Any:
     """Draw the distances, see `Match.plot`."""
     need("eval", "plot()", matplotlib="matplotlib")
     import matplotlib.pyplot as plt

@@ -185,8 +185,7 @@ def match(
             files of them.
         images: one image or several, videos and other clips, see `matching.clips`; or a `MatchRequest` of them, which
             has its own frames, regions and cast.
-        frames: of each clip: so many at equal distances from the first to the last; a rate such as "2fps"; "all"; or
-            "shots", one from the middle of every shot.
+        frames: of each clip: so many at equal distances from the first to the last; a rate such as "2fps"; or "all".
         regions: where subjects may be, see `idmetric.matching.region_files`; default the whole image. A region with a
             subject's name as label is expected to show it (see `Match.swapped`); one with a class word as label is
             compared with the subjects of that word alone.

@@ -29,9 +29,9 @@ class Output(ABC):
     def rows(self) -> Records:
         """The result as a table."""
 
-    @abstractmethod
     def contents(self) -> dict[str, Any]:
         """Further parts of the JSON, by name."""
+        return {}
 
     @abstractmethod
     def lines(self) -> list[str]:

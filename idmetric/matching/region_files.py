@@ -45,35 +45,15 @@ class RegionSource:
     """Where the regions of a request's images come from.
 
     Attributes:
-        find: an image's number and its pixels -> its regions. ImageReadError for regions that cannot be used.
+        find: an image's number and its pixels, which listed regions do not need -> its regions. ImageReadError for
+            regions that cannot be used.
         problems: number of an image -> why its regions cannot be used, as far as this is known without its pixels.
         unlisted: the images that a file or a dict of regions does not list; they count as images without regions.
     """
 
-    find: Callable[[int, Picture], Sequence[Region]]
+    find: Callable[[int, Any], Sequence[Region]]
     problems: Mapping[int, str] = field(default_factory=dict)
     unlisted: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class ListedRegions:
-    """The regions of each image.
-
-    Attributes:
-        names: of the images.
-        regions: of each image. problems: see `RegionSource`.
-    """
-
-    names: Sequence[str]
-    regions: Sequence[Sequence[Region]]
-    problems: Mapping[int, str] = field(default_factory=dict)
-    unlisted: tuple[str, ...] = ()
-
-    def of(self, number: int) -> Sequence[Region]:
-        """The regions of an image; ImageReadError if they cannot be used."""
-        if number in self.problems:
-            raise ImageReadError(self.names[number], self.problems[number])
-        return self.regions[number]
 
 
 def regions_for(regions: Regions, images: Sequence[str], kind: Kind, labels: Collection[str]) -> RegionSource:
@@ -94,11 +74,10 @@ def regions_for(regions: Regions, images: Sequence[str], kind: Kind, labels: Col
         return RegionSource(partial(_detected, regions, labels))
     if callable(regions):
         return RegionSource(partial(_by_function, regions, images))
-    listed = listed_regions(regions, images, kind, labels)
-    return RegionSource(lambda number, picture: listed.of(number), listed.problems, listed.unlisted)
+    return listed_regions(regions, images, kind, labels)
 
 
-def listed_regions(regions: Any, images: Sequence[str], kind: Kind, labels: Collection[str]) -> ListedRegions:
+def listed_regions(regions: Any, images: Sequence[str], kind: Kind, labels: Collection[str]) -> RegionSource:
     """The regions of each image that are given, or in a file; arguments and errors as `regions_for`."""
     annotations: Annotations | None = None
     if isinstance(regions, str | os.PathLike) and not paths.is_image(regions):
@@ -121,7 +100,13 @@ def listed_regions(regions: Any, images: Sequence[str], kind: Kind, labels: Coll
         raise RequestError(f"regions of {len(lists)} images were given for {len(images)}: give a list for each image")
 
     lists = _with_labels(lists, labels)
-    return ListedRegions(images, lists, problems, unlisted)
+
+    def find(number: int, picture: object) -> Sequence[Region]:
+        if number in problems:
+            raise ImageReadError(images[number], problems[number])
+        return lists[number]
+
+    return RegionSource(find, problems, unlisted)
 
 
 def _detected(regions: DetectedRegions, labels: Collection[str], number: int, picture: Picture) -> list[Region]:
@@ -234,8 +219,7 @@ def _is_frame_of_clip(name: str) -> bool:
 def _with_labels(lists: Sequence[Sequence[Region]], labels: Collection[str]) -> list[list[Region]]:
     """Regions with the labels that say which subject they may show.
 
-    One label that all regions have, such as "object", and no subject, says nothing: it is left out, with a warning.
-    Other labels that no subject has keep their regions from being compared; RequestError if that would be all of them.
+    Labels that no subject has keep their regions from being compared; RequestError if that would be all of them.
     """
     unchanged = [list(image_regions) for image_regions in lists]
     if not labels:  # images are compared with each other
@@ -246,13 +230,6 @@ def _with_labels(lists: Sequence[Sequence[Region]], labels: Collection[str]) -> 
     unknown = sorted(region_labels - {"", *labels})
     if not unknown:
         return unchanged
-    if len(region_labels) == 1:
-        warnings.warn(
-            f"all regions are labeled {unknown[0]}, which is no subject's name or class word: they are compared as "
-            "regions without labels",
-            stacklevel=5,
-        )
-        return [[replace(region, label="") for region in image_regions] for image_regions in lists]
     names = ", ".join(first_few(unknown, 3))
     if len(unknown) == len(region_labels):
         raise RequestError(

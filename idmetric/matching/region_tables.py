@@ -1,7 +1,7 @@
 """Tables of regions: CSV files and DataFrames, a row for each region.
 
-Columns are `path`, the sides of a box and optionally `label` and `score`; other usual names of columns are read, too. A
-row without sides lists an image that has no regions.
+Columns are `path`, the sides of a box and optionally `label` and `score`. A row without sides lists an image that has
+no regions.
 """
 
 from __future__ import annotations
@@ -17,11 +17,9 @@ from idmetric.matching.regions import Region
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files import tables
 
-_PATHS = ("path", "image", "file_name", "filename")
-_LABELS = ("label", "class", "category")
-_SIZES = (("x", "y", "w", "h"), ("x", "y", "width", "height"))
-_CORNERS = (("left", "top", "right", "bottom"), ("xmin", "ymin", "xmax", "ymax"), ("x1", "y1", "x2", "y2"))
-_KNOWN = {*_PATHS, *_LABELS, "score"}.union(*_SIZES, *_CORNERS)
+_SIZE = ("x", "y", "w", "h")
+_CORNERS = ("left", "top", "right", "bottom")
+_KNOWN = {"path", "label", "score", *_SIZE, *_CORNERS}
 _NEEDED = "path,x,y,w,h[,label,score] or path,left,top,right,bottom[,label,score] are needed"
 
 
@@ -44,24 +42,20 @@ def read_frame(frame: Any) -> Annotations:
 
 
 def _of_rows(source: str, columns: Sequence[str], rows: Iterable[tuple[str, Mapping[str, Any]]]) -> Annotations:
-    path_column = next((column for column in _PATHS if column in columns), None)
-    sides = next((names for names in (*_SIZES, *_CORNERS) if set(names) <= set(columns)), None)
-    if path_column is None or sides is None:
-        missing = [] if path_column is not None else ["path"]
-        if sides is None:
-            missing += [side for side in "xywh" if side not in columns]
+    sides = _CORNERS if set(_CORNERS) <= set(columns) else _SIZE
+    missing = [column for column in ("path", *sides) if column not in columns]
+    if missing:
         raise RequestError(f"{source} has no column {', '.join(missing)}: {_NEEDED}")
-    label_column = next((column for column in _LABELS if column in columns), "")
 
     annotations: dict[str, list[Annotation]] = {}
     for where, row in rows:
-        path = row[path_column]
+        path = row["path"]
         if _is_empty(path):
             raise RequestError(f"{where}: it names no image")
         of_image = annotations.setdefault(str(path), [])
         values = {side: row[side] for side in sides}
-        if not all(map(_is_empty, values.values())) or not _is_empty(row.get(label_column)):
-            read = partial(_region, values, sides in _CORNERS, row.get(label_column), row.get("score"))
+        if not all(map(_is_empty, values.values())) or not _is_empty(row.get("label")):
+            read = partial(_region, values, sides == _CORNERS, row.get("label"), row.get("score"))
             of_image.append(Annotation(where, read))
     return annotations
 

@@ -72,21 +72,6 @@ def test_rows_filter_by_numbers_as_by_text() -> None:
     assert len(manifest.filter(identity=None)) == 1
 
 
-@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
-def test_twins_among_identities_get_a_note_with_both_names(tmp_path: Path, ending: str) -> None:
-    decomposed = unicodedata.normalize("NFD", CAFE)
-    names = ["rex", "rex ", "Tom", "tom", CAFE, decomposed, "anna"]
-    rows = [Row(name, f"{number}.png") for number, name in enumerate(names)]
-    file = tmp_path / f"m.{ending}"
-    Manifest.from_rows(rows, tmp_path).write(file)
-    expected = r"stay different: 'rex' and 'rex '; 'Tom' and 'tom'; 'caf\\xe9' and 'cafe\\u0301'$"
-    with pytest.warns(UserWarning, match=expected):
-        assert read(file).column("identity") == names
-    put_all(tmp_path, *(f"{number}.png" for number in range(len(names))))
-    with pytest.warns(UserWarning, match=r"'m/rex' and 'm/rex '; 'm/Tom' and 'm/tom'; "):
-        import_dataset("table", file)
-
-
 def test_nan_is_missing_in_every_column(tmp_path: Path) -> None:
     """As pandas writes missing numbers: a label, a seed, an id and a data set."""
     put_all(tmp_path, "0.png", "1.png")

@@ -526,7 +526,7 @@ def test_21_of_thousands_of_regions_a_batch_is_in_memory(metric):
     request = MatchRequest.of(picture, ["ann"], regions=boxes)
     alive.clear()
     most = 0
-    found, _ = measured(plan, request, ReadOptions(workers=1))
+    found = measured(plan, request, ReadOptions(workers=1))
     assert most <= 64
     pixels = np.asarray(picture, float)
     means = np.array([np.append(pixels[y : y + 24, x : x + 24].mean((0, 1)), 1) for x, y in corners])

@@ -74,8 +74,7 @@ FILES = {  # name -> files, and the path that is given as regions
         {"r.json": coco({"category_id": 0, "iscrowd": "0"}, categories=[{"id": 0, "name": "dog"}])}, "r.json"),
     "file with a byte order mark": ({"r.json": "\ufeff" + json.dumps(coco({}))}, "r.json"),
     "CSV": ({"r.csv": "path,x,y,w,h,label\na.png,10,5,40,30,dog\n"}, "r.csv"),
-    "CSV of corners": (
-        {"r.csv": "filename,width,height,class,xmin,ymin,xmax,ymax\na.png,80,40,dog,10,5,50,35\n"}, "r.csv"),
+    "CSV of corners": ({"r.csv": "path,left,top,right,bottom,label\na.png,10,5,50,35,dog\n"}, "r.csv"),
     "masks": ({"masks/a/dog.png": png(MASK.astype(np.uint8) * 255)}, "masks"),
 }  # fmt: skip
 
@@ -185,13 +184,6 @@ def test_20_ids_that_the_file_lacks_are_named(tmp_path, annotation, message):
     write(tmp_path, {"r.json": coco(annotation)})
     with pytest.raises(RequestError, match=message):
         read(tmp_path / "r.json")
-
-
-def test_20_one_label_of_all_regions_that_no_subject_has_is_no_label(tmp_path):
-    write(tmp_path, {"r.json": coco({}, categories=[{"id": 3, "name": "object"}])})
-    with pytest.warns(UserWarning, match="all regions are labeled object"):
-        ((region,),) = read(tmp_path / "r.json")
-    assert region.label == ""
 
 
 def test_20_other_labels_show_how_to_name_the_word_of_a_subject():

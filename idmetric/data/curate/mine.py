@@ -1,6 +1,6 @@
 """Mining of hard negatives and hard pairs: images close in a model's space but of different identities.
 
-vectors = embed_rows(manifest, idmetric.load("timm:vit_large_patch16_dinov3.lvd1689m")).vectors
+vectors, _ = embed_rows(manifest, idmetric.load("timm:vit_large_patch16_dinov3.lvd1689m"))
 triplets = hard_negatives(manifest, vectors)
 """
 

@@ -30,7 +30,6 @@ COSINE = (-1.0, 1.0)  # also of correlations
 DISTANCE = (0.0, 2.0)
 DIFFERENCE = (-2.0, 2.0)  # of two cosines or distances
 POSITIVE = (0.0, math.inf)
-ANY = (-math.inf, math.inf)
 
 
 def codes(names: Sequence[Any] | NDArray[Any]) -> Ints:

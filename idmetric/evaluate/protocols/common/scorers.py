@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_che
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.data.manifest.twins import twins_note
 from idmetric.evaluate.protocols.common.columns import Array
 from idmetric.evaluate.protocols.common.paper_numbers import missing_rows, open_points
 from idmetric.evaluate.protocols.common.result import Result
@@ -216,8 +215,7 @@ def bind(
 
     wants = (*settings.wants, *wants)
     wants_of_pair_models = () if vector_models else wants  # once is enough
-    alike = twins_note(manifest.column("identity"))
-    notes = [] if alike is None else [alike]
+    notes: list[str] = []
     while True:
         rows = rows_of(manifest) if rows_of else None
         words = words_of(manifest) if words_of else {}

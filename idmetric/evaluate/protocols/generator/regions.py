@@ -34,7 +34,7 @@ def read_regions(path: str, images: Images, data: Manifest) -> tuple[RegionsOf, 
     """
     sources, labels = _sources_and_labels(images, data)
     listed = listed_regions(path, sources, "list", labels)
-    return {source: listed.of(number) for number, source in enumerate(sources)}, listed.unlisted
+    return {source: listed.find(number, None) for number, source in enumerate(sources)}, listed.unlisted
 
 
 def detect_regions(detected: DetectedRegions, images: Images, data: Manifest, settings: EvalSettings) -> RegionsOf:
