@@ -7,14 +7,11 @@ The graph takes `pixels`, float32 (batch, 3, height, width), RGB in [0, 1], of a
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import io
 import json
 import os
-import tempfile
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +20,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from idmetric.metric.checkpoints.fingerprint import weights_digest
-from idmetric.metric.distance.cosine import cosine_distance
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files.hints import need
 from idmetric.metric.files.output import OutputError, replacing
 from idmetric.metric.images.fit import SQUASH
-from idmetric.metric.images.kinds import ImageLike
-from idmetric.metric.images.read import to_pixels
 from idmetric.metric.models.backbone import Backbone
 from idmetric.metric.models.embedder import Embedder
 from idmetric.metric.models.idsim import IDSim
@@ -37,11 +31,9 @@ from idmetric.metric.models.nearid import NearID
 from idmetric.version import __version__
 
 TOLERANCE = 1e-4  # largest difference of a feature between PyTorch and the exported graph
-MOST_IMAGES = 128  # from which ranges of 8-bit models are measured; more change them little
 OPSET = 18  # the first with antialiased resizing
 _FOLDED = 2**26  # most values of a tensor that the exporter computes ahead
 _SHAPES = ((1, 1.0, 1.0), (3, 1.6, 0.7))  # batch, height and width of the checks, the sides as multiples of the model's
-_BATCH = 8  # images of a pass that measures ranges
 
 
 def export(metric: Embedder, path: str | os.PathLike[str]) -> float:
@@ -61,7 +53,10 @@ def export(metric: Embedder, path: str | os.PathLike[str]) -> float:
     """
     need("onnx", "an export to ONNX", onnx="onnx", onnxruntime="onnxruntime", onnxscript="onnxscript")
     target = Path(path)
-    check_target(target)
+    if target.suffix != ".onnx":
+        raise OutputError(errno.EINVAL, f"{str(path)!r} must end in .onnx", str(path))
+    if target.exists():
+        raise OutputError(errno.EEXIST, f"{str(path)!r} exists and would be overwritten: name another file", str(path))
     _check_model(metric)
     graph = _Graph(metric.eval().cpu())
     with warnings.catch_warnings():
@@ -70,51 +65,6 @@ def export(metric: Embedder, path: str | os.PathLike[str]) -> float:
         with replacing(target) as temporary:
             temporary.write_bytes(_onnx_bytes(program, facts))
             return _largest_difference(metric, _session(temporary))
-
-
-def export_int8(
-    metric: Embedder,
-    path: Path,
-    images: Sequence[ImageLike],
-) -> float:
-    """Write a model as `export` does, with weights and activations of 8 bits.
-
-    Weights have one scale for each output channel; ranges of activations are the least and the largest value on the
-    images ("static quantization" of onnxruntime, with QuantizeLinear and DequantizeLinear around each operator).
-
-    Args:
-        images: some of the kind that will be scored; of many, `MOST_IMAGES` at equal steps are used.
-
-    Returns:
-        The mean cosine distance of the images' embeddings from those of the float32 graph.
-
-    Raises:
-        RequestError, OutputError, MissingExtraError: as `export`. ImageReadError: for an image that cannot be read.
-    """
-    check_target(path)
-    step = max(1, -(-len(images) // MOST_IMAGES))
-    images = list(images)[::step]
-    with tempfile.TemporaryDirectory(prefix="idmetric-") as folder:
-        exact = Path(folder) / "float32.onnx"
-        export(metric, exact)
-        with replacing(path) as temporary:
-            data = _quantized(metric, exact, Path(folder), images)
-            temporary.write_bytes(data)
-            session, quantized_session = _session(exact), _session(temporary)
-            distances = []
-            for batch in _batches(metric, images):
-                features = torch.from_numpy(session.run(["cls"], batch)[0])
-                quantized = torch.from_numpy(quantized_session.run(["cls"], batch)[0])
-                distances.append(cosine_distance(features, quantized))
-            return float(torch.cat(distances).mean())
-
-
-def check_target(path: Path) -> None:
-    """Refuse, before the work, a file that exists or has another ending: OutputError."""
-    if path.suffix != ".onnx":
-        raise OutputError(errno.EINVAL, f"{str(path)!r} must end in .onnx", str(path))
-    if path.exists():
-        raise OutputError(errno.EEXIST, f"{str(path)!r} exists and would be overwritten: name another file", str(path))
 
 
 def _check_model(metric: Embedder) -> None:
@@ -158,14 +108,6 @@ def _session(path: Path) -> Any:
     import onnxruntime
 
     return onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-
-
-def _batches(metric: Embedder, images: Sequence[ImageLike]) -> Iterator[dict[str, Any]]:
-    """Batches of images as inputs of the graph, read and resized as the metric reads them."""
-    for start in range(0, len(images), _BATCH):
-        batch = images[start : start + _BATCH]
-        pixels = [to_pixels(image, metric.image_size, **metric.preprocessor.reading) for image in batch]
-        yield {"pixels": torch.stack(pixels).numpy()}
 
 
 def _facts(metric: Embedder) -> dict[str, Any]:
@@ -213,7 +155,7 @@ def _onnx_bytes(program: Any, facts: Mapping[str, Any]) -> bytes:
     )
     if exported is None:
         raise RequestError("torch.onnx returned no model")
-    # the exporter folds small constants alone; kernels scaled by BatchNorm are larger, and quantization needs them
+    # the exporter folds small constants alone; kernels scaled by BatchNorm are larger
     fold_constants(exported.model, input_size_limit=_FOLDED, output_size_limit=_FOLDED)
     return _finished(exported.model_proto, facts)
 
@@ -259,38 +201,3 @@ def _largest_difference(metric: Embedder, session: Any) -> float:
     if not worst <= TOLERANCE:
         raise RequestError(f"the exported graph differs from PyTorch by {worst:.1e}, more than {TOLERANCE:g}")
     return worst
-
-
-def _quantized(
-    metric: Embedder,
-    exact: Path,
-    folder: Path,
-    images: Sequence[ImageLike],
-) -> bytes:
-    import onnx
-    from onnxruntime import quantization
-    from onnxruntime.quantization.shape_inference import quant_pre_process
-
-    batches = _batches(metric, images)
-
-    class ImageFeeder(quantization.CalibrationDataReader):  # type: ignore[misc]  # without type hints
-        def get_next(self) -> dict[str, Any] | None:
-            return next(batches, None)
-
-    prepared, out = folder / "prepared.onnx", folder / "int8.onnx"
-    with contextlib.redirect_stdout(io.StringIO()):  # which onnxruntime's tools use
-        # symbolic shapes are of no use to these graphs, and fail on torch's Expand
-        quant_pre_process(str(exact), str(prepared), skip_symbolic_shape=True)
-        # with all 8 bits of weights, sums saturate on x86 without VNNI, and distances depend on the processor
-        quantization.quantize_static(
-            str(prepared),
-            str(out),
-            ImageFeeder(),
-            quant_format=quantization.QuantFormat.QDQ,
-            per_channel=True,
-            activation_type=quantization.QuantType.QUInt8,
-            weight_type=quantization.QuantType.QInt8,
-            reduce_range=True,
-        )
-    facts = _facts(metric)
-    return _finished(onnx.load(str(out)), {**facts, "weights": f"{facts['weights']} in 8 bits"})

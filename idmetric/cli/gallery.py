@@ -52,7 +52,6 @@ _EXAMPLES = """examples:
   idmetric gallery query who.jpg --gallery index/ -k 5
   idmetric gallery dedupe photos/ --model tiny --output duplicates.csv
   idmetric gallery cluster --gallery index/ --threshold 0.3 --output identities.csv
-  idmetric gallery prune --gallery index/                  forget embeddings of images that are gone
 
 Images are never deleted or moved."""
 _PACKAGES = {
@@ -78,7 +77,7 @@ def build_parser(prog: str = "idmetric gallery") -> Parser:
         command = commands.add_parser(name, help=line, description=f"{line[0].upper()}{line[1:]}.")
         command.set_defaults(**_DEFAULTS)
         add_options(command)
-        is_needed = name in ("build", "query", "info", "prune")
+        is_needed = name in ("build", "query", "info")
         command.add_argument("--gallery", "-g", metavar="DIR", required=is_needed, help="folder of the gallery")
         if name in _PRINTED:
             add_shared(command, "--format")
@@ -168,12 +167,6 @@ def _add_report(parser: Parser) -> None:
     parser.add_argument("--output", "-o", metavar="FILE", required=True, help="write the page there")
 
 
-def _add_prune(parser: Parser) -> None:
-    parser.add_argument(
-        "--others", action="store_true", help="also remove files in the folder of other models and weights"
-    )
-
-
 def _add_sources(parser: Parser) -> None:
     text = (
         f"{_SOURCES}, embedded first (default: the images of the last build); without --gallery, embeddings are not "
@@ -205,7 +198,6 @@ _COMMANDS: dict[str, tuple[str, Callable[[Parser], None]]] = {
     "cluster": ("group images by identity", _add_cluster),
     "report": ("make a page of duplicates, identities and neighbors", _add_report),
     "info": ("describe a gallery without opening its model", lambda parser: None),
-    "prune": ("remove embeddings of images that are gone", _add_prune),
 }
 _PRINTED = ("query", "dedupe", "cluster", "info")  # have a result for stdout
 # values of options that only some subcommands have
@@ -251,7 +243,7 @@ def _run(args: Namespace) -> int:
             return status
 
         check_not_read({"--output": args.output}, chain.from_iterable(item.files for item in gallery.items))
-        answer = {"query": _query, "dedupe": _dedupe, "cluster": _cluster, "report": _report, "prune": _prune}
+        answer = {"query": _query, "dedupe": _dedupe, "cluster": _cluster, "report": _report}
         answer[args.command](args, gallery)
         return status or status_of(gallery.stale)
 
@@ -382,8 +374,6 @@ def _update(args: Namespace, gallery: Gallery) -> int:
         )
     for image, reason in update.unreadable.items():
         say(f"left out {image}: {reason}")
-    for line in update.damaged:
-        say(line)
     if args.parquet:
         gallery.to_parquet(args.parquet)
         if not args.quiet:
@@ -510,12 +500,6 @@ def _info(args: Namespace) -> int:
         tables.append("\n".join(lines) + "\n")
     write("\n".join(tables) or "\n")
     return 0
-
-
-def _prune(args: Namespace, gallery: Gallery) -> None:
-    pruned = gallery.prune(others=args.others)
-    if not args.quiet:
-        say(f"{pruned}, {len(gallery)} images in {args.folder}")
 
 
 def _print(args: Namespace, rows: Records, columns: Sequence[str], note: str, counts: str) -> None:

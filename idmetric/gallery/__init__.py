@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from idmetric.gallery.gallery import Gallery
 from idmetric.gallery.index import GalleryItem, models_of
-from idmetric.gallery.prune import Pruned
 from idmetric.gallery.sources import GalleryError, GallerySource, StaleWarning
 from idmetric.gallery.update import Update
 
@@ -24,7 +23,6 @@ __all__ = [
     "GalleryError",
     "GalleryItem",
     "GallerySource",
-    "Pruned",
     "StaleWarning",
     "Update",
     "models_of",

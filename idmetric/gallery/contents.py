@@ -31,7 +31,6 @@ from idmetric.metric.files.tables import first_few
 from idmetric.metric.images.masks import MaskId
 from idmetric.metric.images.read import Outside
 from idmetric.stream.keys import content, content_key, folder_name
-from idmetric.stream.shards import ShardError
 from idmetric.stream.store import Store
 
 if TYPE_CHECKING:
@@ -68,16 +67,10 @@ class Contents:
         """Read the files again, which another process may have changed."""
         self.relative = False
         self._items: list[GalleryItem] | None = None
-        self._damage: GalleryError | None = None
-        try:
-            index = read_index(self.store)
-            if index is not None:
-                head, self._items = index
-                self.relative = bool(head.get("relative"))
-        except GalleryError as error:
-            if error.is_newer:
-                raise
-            self._damage = error  # update() mends it
+        index = read_index(self.store)
+        if index is not None:
+            head, self._items = index
+            self.relative = bool(head.get("relative"))
         self._shards = Store(self.store, self.patches)
         self._table: VectorTable | None = None
         self._manifests: dict[object, dict[Where, Entry]] = {}
@@ -89,7 +82,7 @@ class Contents:
         """The usable images, in the order of their sources and names.
 
         Raises:
-            GalleryError: if there is no gallery of this model here, or its list of images is damaged.
+            GalleryError: if there is no gallery of this model here.
         """
         return [item for item in self._all() if not item.problem]
 
@@ -111,8 +104,6 @@ class Contents:
             raise GalleryError(f"{self.metric.label} has changed since the gallery was opened: open the gallery again")
 
     def _all(self) -> list[GalleryItem]:
-        if self._damage is not None:
-            raise self._damage
         if self._items is not None:
             return self._items
         models = []
@@ -148,22 +139,15 @@ class Contents:
             GalleryError: if some are missing. ShardError: naming a damaged file.
         """
         if self._table is None:
-            try:
-                self._table = self._read_table()
-            except (GalleryError, ShardError, FileNotFoundError):
-                self.reload()  # another process may have pruned the gallery
-                self._table = self._read_table()
+            keys = list(by_key(self.items))
+            missing = [key for key in keys if key not in self._shards]
+            if missing:
+                raise GalleryError(
+                    f"the embeddings of {len(missing)} of {len(keys)} images are missing in {str(self.store)!r}: "
+                    "`idmetric gallery build` or update() makes them again"
+                )
+            self._table = VectorTable(keys, unit(self._shards.vectors(keys)))
         return self._table
-
-    def _read_table(self) -> VectorTable:
-        keys = list(by_key(self.items))
-        missing = [key for key in keys if key not in self._shards]
-        if missing:
-            raise GalleryError(
-                f"the embeddings of {len(missing)} of {len(keys)} images are missing or damaged in "
-                f"{str(self.store)!r}: `idmetric gallery build` or update() makes them again"
-            )
-        return VectorTable(keys, unit(self._shards.vectors(keys)))
 
     # Files
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from collections.abc import Callable
@@ -10,16 +9,15 @@ from functools import partial
 from pathlib import Path
 
 from idmetric.data.look import check_share
-from idmetric.gallery.index import IMAGES, LOCK, locked_store, write_index
+from idmetric.gallery.index import LOCK, write_index
 from idmetric.gallery.look_files import LooksWriter, looks_folder, write_looks
-from idmetric.gallery.prune import Pruned, prune_shards, remove_store, size_of
 from idmetric.gallery.search import Searchable
 from idmetric.gallery.sources import MANIFESTS, GalleryError, GallerySource, entries
 from idmetric.gallery.update import Update, current_items, difference
 from idmetric.metric.files import StrPath
 from idmetric.metric.files.hints import need
+from idmetric.metric.files.lock import locked
 from idmetric.metric.files.output import replacing, writing
-from idmetric.stream.keys import stores_in
 
 
 class Gallery(Searchable):
@@ -61,9 +59,9 @@ class Gallery(Searchable):
             looks: also keep what `near_duplicates` needs of the images that are read; without, it reads them again.
 
         Raises:
-            GalleryError: if a source is missing. OutputError: if the gallery cannot be written. ValueError: if subjects
-                are to be seen, and no image has a mask. Unusable images are reported in the result, and do not stop the
-                update.
+            GalleryError: if a source is missing. ShardError: naming a damaged file. OutputError: if the gallery cannot
+                be written. ValueError: if subjects are to be seen, and no image has a mask. Unusable images are
+                reported in the result, and do not stop the update.
         """
         self._check_model()
         if not sources:
@@ -81,12 +79,11 @@ class Gallery(Searchable):
 
         with writing(self.folder):
             self.store.mkdir(parents=True, exist_ok=True)
-        with locked_store(self.store):
-            self.reload()  # no items if the list is damaged: embeddings are found without it
+        with locked(self.store / LOCK, RuntimeError(), wait=True):
+            self.reload()
             before = {item.where: item for item in self._items or []}
             if not quick:
                 self._shards.check()
-            damaged = self._shards.drop_damaged()
             try:
                 writer = LooksWriter(partial(write_looks, looks_folder(self.store))) if looks else None
                 after = current_items(
@@ -112,39 +109,9 @@ class Gallery(Searchable):
                 "relative": not any(map(os.path.isabs, sources)),
             }
             write_index(self.store, head, after)
-            changes = difference(before, after, self._shards.added, damaged)
+            changes = difference(before, after, self._shards.added)
             self.reload()
             return changes
-
-    def prune(self, *, others: bool = False) -> Pruned:
-        """Remove embeddings of images that the last update did not list; image files are never touched.
-
-        Args:
-            others: also remove the embeddings of all other models and weights in the folder.
-
-        Raises:
-            GalleryError, ShardError: if this model has no gallery here, a damaged one, or if all its images
-                are missing.
-        """
-        self._check_model()
-        self.current()
-        with locked_store(self.store):
-            self.reload()
-            before, removed = size_of(self.folder), []
-            keys = {item.key for item in self._all()}
-            count = prune_shards(self.store, keys)
-            for store in stores_in(self.folder, IMAGES) if others else []:
-                if store == self.store:
-                    continue
-                with locked_store(store):
-                    remove_store(store)
-                with contextlib.suppress(OSError):  # it holds files of others
-                    (store / LOCK).unlink()
-                    store.rmdir()
-                removed.append(store.name)
-
-            self.reload()
-            return Pruned(count, before - size_of(self.folder), removed)
 
     def to_parquet(self, path: StrPath) -> None:
         """Write image, name, identity, width, height, key and the unit vector of each image as a Parquet file.

@@ -6,14 +6,13 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from idmetric.gallery.sources import MANIFESTS, Entry, GalleryError
-from idmetric.metric.files import StrPath, json_file, typed
-from idmetric.metric.files.lock import locked
+from idmetric.metric.files import StrPath, json_file
 from idmetric.metric.files.output import refuse_irregular, replacing
 from idmetric.stream.keys import stores_in
 
@@ -159,39 +158,18 @@ def write_index(
 
 def _head(path: Path, line: str) -> dict[str, Any]:
     head = json_file.parse(line)
-    if not isinstance(head, dict) or head.get("kind") != KIND:
-        raise ValueError("it does not belong to a gallery")
-    if head.get("format") != FORMAT:
-        form = typed.shown(head.get("format"))
-        message = f"{str(path)!r} has format {form}; this version of idmetric reads {FORMAT}"
-        if isinstance(head.get("format"), int) and head["format"] > FORMAT:
-            advice = "open it with a newer version, or build a gallery in another folder"
-            raise GalleryError(f"{message}: {advice}", is_newer=True)
-        raise GalleryError(message)
+    if not isinstance(head, dict) or (head.get("kind"), head.get("format")) != (KIND, FORMAT):
+        raise ValueError(f"it is not a gallery's list of format {FORMAT}")
     return head
 
 
 @contextmanager
 def _damage_named(path: Path) -> Iterator[None]:
-    """Report values of a wrong kind as damage; a GalleryError passes through."""
+    """Report values of a wrong kind as damage."""
     try:
         yield
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise GalleryError(
-            f"{str(path)!r} is damaged ({error}): `idmetric gallery build SOURCES --model MODEL` mends it, and "
-            "embeds nothing again"
+            f"{str(path)!r} is damaged ({error}): delete it, and `idmetric gallery build SOURCES --model MODEL` "
+            "writes it again and embeds nothing again"
         ) from error
-
-
-def locked_store(store: Path) -> AbstractContextManager[None]:
-    """Hold the lock of a model's part of a gallery, to change it; wait while another process holds it.
-
-    Raises:
-        GalleryError: if the part is a link, as one to another gallery, which would be changed with it.
-    """
-    if store.is_symlink():
-        raise GalleryError(
-            f"{str(store)!r} is a link to {os.path.realpath(store)!r}, and nothing is changed through links: name that "
-            "gallery's folder, or remove the link"
-        )
-    return locked(store / LOCK, RuntimeError(), wait=True)

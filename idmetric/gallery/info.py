@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from idmetric.gallery.index import IMAGES, GalleryItem, files_of, read_index, stamp_of
-from idmetric.gallery.prune import size_of
 from idmetric.gallery.sources import GalleryError
 from idmetric.metric.files import StrPath
 from idmetric.scoring.records import Record, Records
@@ -66,7 +65,7 @@ def _row(store: Path) -> Record:
         "dimension": shards.vectors(keys[:1]).shape[1] if keys else None,
         "patches": sum(item.key in with_patches for item in usable),
         "outside": about.get("outside"),
-        "bytes": size_of(store),
+        "bytes": sum(path.stat().st_size for path in store.rglob("*") if path.is_file()),
         "updated": updated.isoformat(timespec="seconds"),
         "idmetric": about.get("idmetric"),
         "opened": head["opened"],

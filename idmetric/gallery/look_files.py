@@ -13,11 +13,11 @@ from PIL import Image
 from safetensors.numpy import save
 
 from idmetric.data.sharpness import blur_score
-from idmetric.gallery.prune import LOOKS
 from idmetric.metric.images.small import small_picture
 from idmetric.pages.pictures import averaged, jpeg_of
 from idmetric.stream.shards import write
 
+PICTURES = ("pictures", "pairs")  # kinds of files
 IMAGES_IN_FILE = 1024  # a killed run loses about so many
 _SHARPNESS_SIDE = 256  # longer side at which sharpness is measured, for any size of image
 _THUMB_SIDE = 192  # about the longer side of a thumbnail
@@ -76,7 +76,7 @@ class LooksWriter:
 
 def looks_folder(store: Path) -> Path:
     """The folder of looks in that of a gallery's model."""
-    return store / LOOKS
+    return store / "looks"
 
 
 def write_looks(folder: Path, kind: str, keys: Sequence[str], tensors: dict[str, NDArray[np.generic]]) -> Path:

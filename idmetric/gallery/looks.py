@@ -1,12 +1,10 @@
 """What the pixels of a gallery's images show, kept in its folder by content: small pictures, sharpness, copies.
 
-Files are written atomically, named by a digest of their bytes (`embed.shards`), and never changed; `Gallery.prune`
-deletes them, and they are made again.
+Files are written atomically, named by a digest of their bytes (`stream.shards`), and never changed.
 """
 
 from __future__ import annotations
 
-import contextlib
 import io
 import tempfile
 import warnings
@@ -19,15 +17,22 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import safe_open
 
-from idmetric.gallery.look_files import IMAGES_IN_FILE, ImageLook, LooksWriter, look_of, looks_folder, write_looks
-from idmetric.gallery.prune import PICTURES
+from idmetric.gallery.look_files import (
+    IMAGES_IN_FILE,
+    PICTURES,
+    ImageLook,
+    LooksWriter,
+    look_of,
+    looks_folder,
+    write_looks,
+)
 from idmetric.metric.files.output import OutputError
 from idmetric.metric.files.threads import in_order
 from idmetric.metric.images.opening import Named, is_animated, open_file
 from idmetric.metric.images.small import SIZE
 from idmetric.scoring.copies import THRESHOLD, compare_pairs
 from idmetric.stream.pipeline import threads
-from idmetric.stream.shards import ShardError, check, remove, shards_in
+from idmetric.stream.shards import check, shards_in
 
 if TYPE_CHECKING:
     from idmetric.gallery import Gallery, GalleryItem
@@ -48,6 +53,7 @@ class Looks:
 
     Raises:
         GalleryError: for an image that has changed since the gallery was brought up to date, or cannot be read.
+        ShardError: naming a damaged file.
     """
 
     def __init__(
@@ -65,15 +71,7 @@ class Looks:
         self._unsaved: list[Pair] = []
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         for path in shards_in(self.folder, *PICTURES):
-            try:
-                self._load(path)
-            except ShardError as error:
-                if not error.is_damaged:
-                    raise
-                with contextlib.suppress(OutputError):  # made again
-                    remove(path, root=gallery.folder)
-            except FileNotFoundError:  # another process has just removed it
-                continue
+            self._load(path)
 
         by_key = {item.key: item for item in items}
         missing = [item for key, item in by_key.items() if key not in self._where]
@@ -173,7 +171,7 @@ class Looks:
         pairs: Sequence[Pair],
         copies_only: bool = True,
     ) -> list[Agreement]:
-        """How far images are copies of each other; see `evaluate.copies.compare_pairs`.
+        """How far images are copies of each other; see `scoring.copies.compare_pairs`.
 
         Args:
             pairs: keys of two images, in either order. copies_only: agreements of other pairs may be 0.

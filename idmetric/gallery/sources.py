@@ -21,15 +21,7 @@ MANIFESTS = (".parquet", ".csv", ".jsonl")
 
 
 class GalleryError(RuntimeError):
-    """A gallery cannot do what was asked; the message says why and how to fix it.
-
-    Attributes:
-        is_newer: the gallery was written by a newer version of this package, which is no damage to be mended.
-    """
-
-    def __init__(self, message: str, *, is_newer: bool = False) -> None:
-        super().__init__(message)
-        self.is_newer = is_newer
+    """A gallery cannot do what was asked; the message says why and how to fix it."""
 
 
 class StaleWarning(UserWarning):

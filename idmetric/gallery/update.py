@@ -30,7 +30,6 @@ class Update:
         images: usable images in the gallery now. embedded: how many of them were embedded in this update.
         new, changed, moved (from, to), deleted: compared with the previous update.
         unreadable: place -> why the image cannot be used.
-        damaged: a line about each damaged shard; its images were embedded again.
     """
 
     images: int
@@ -40,7 +39,6 @@ class Update:
     moved: list[tuple[str, str]] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
     unreadable: dict[str, str] = field(default_factory=dict)
-    damaged: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         counts = {
@@ -49,7 +47,6 @@ class Update:
             "moved": len(self.moved),
             "deleted": len(self.deleted),
             "unreadable": len(self.unreadable),
-            "damaged shards rebuilt": len(self.damaged),
         }
         changes = [f"{count} {name}" for name, count in counts.items() if count]
         return ", ".join([f"{self.images} images", f"{self.embedded} embedded", *changes])
@@ -59,7 +56,6 @@ def difference(
     before: dict[Where, GalleryItem],
     after: Sequence[GalleryItem],
     embedded: int,
-    damaged: list[str],
 ) -> Update:
     """Compare the images before and after an update."""
     now = {item.where: item for item in after}
@@ -86,7 +82,6 @@ def difference(
         moved=moved,
         deleted=[item.place for item in gone if item.place not in moved_from],
         unreadable=unreadable,
-        damaged=damaged,
     )
 
 
@@ -121,8 +116,7 @@ def current_items(
             items[number] = GalleryItem(entry.name, entry.place, entry.files, "", entry.identity, stamp=stamp)
             yield to_embed(entry, masking, source=number)
 
-    source = Cache.of_environment([metric], masking.look, patches=store.patches)
-    cache = Cache.of_store(store, source)
+    cache = Cache.of_store(store)
     stream = embedded(
         to_read(),
         [metric],

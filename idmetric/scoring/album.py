@@ -16,7 +16,7 @@ from idmetric.metric.images.read import Outside, read_image
 from idmetric.metric.images.regions import cut_out
 from idmetric.metric.models.embedder import Embedder
 from idmetric.pages.pictures import data_uri, room
-from idmetric.scoring.shown import File
+from idmetric.scoring.records import File
 
 
 @dataclass(frozen=True)

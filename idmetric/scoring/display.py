@@ -1,4 +1,4 @@
-"""How `Scores` look in a notebook: a table with pictures, and a plot."""
+"""How `Scores`, whose module imports this one, look in a notebook: a table with pictures, and a plot."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from idmetric.metric.files.hints import need
 from idmetric.metric.files.tables import four
 from idmetric.pages.notebook import ROWS, picture_of, table
 from idmetric.pages.render import short
-from idmetric.scoring.shown import ShownScores
 
 _MOST_NAMES = 30  # of images next to a plot
 
 
-def scores_html(scores: ShownScores) -> str:
+def scores_html(scores: Any) -> str:
     """The first rows with pictures of their image and reference, which are read from their files, and the summary."""
     rows = scores.rows[:ROWS]
     names = _names(rows)
@@ -39,7 +38,7 @@ def scores_html(scores: ShownScores) -> str:
     return table(columns, lines, len(scores.rows), _notes(scores))
 
 
-def _notes(scores: ShownScores) -> list[str]:
+def _notes(scores: Any) -> list[str]:
     summary = scores.summary
     notes = []
     if summary["mean"] is not None:
@@ -54,7 +53,7 @@ def _notes(scores: ShownScores) -> list[str]:
     return notes
 
 
-def plot_scores(scores: ShownScores, ax: Any = None) -> Any:
+def plot_scores(scores: Any, ax: Any = None) -> Any:
     """Draw the distances, see `Scores.plot`."""
     need("eval", "plot()", matplotlib="matplotlib")
     import matplotlib.pyplot as plt

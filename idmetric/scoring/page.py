@@ -11,13 +11,13 @@ import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from idmetric.pages.chart import Scale, percent
 from idmetric.pages.render import render, short
 from idmetric.scoring.album import Album, FileAlbum
 from idmetric.scoring.limits import OWN_PHOTOS
 from idmetric.scoring.references import ENOUGH
-from idmetric.scoring.shown import ShownScores
 
 _COPY = " repeats the pixels of "  # in the warning of a copy
 _BINS = 100  # in the strip of distances
@@ -34,10 +34,11 @@ class Offer:
     firm: bool = True
 
 
-def score_page(scores: ShownScores, album: Album | FileAlbum, *, messages: Sequence[str] = ()) -> str:
+def score_page(scores: Any, album: Album | FileAlbum, *, messages: Sequence[str] = ()) -> str:
     """Make the page of scores; it starts at the first threshold, the one in force or that of the references.
 
     Args:
+        scores: `Scores`, whose module imports this one.
         album: the pictures of the rows; it has watched the scoring, or reads the files.
         messages: warnings to show.
 
@@ -102,7 +103,7 @@ def score_page(scores: ShownScores, album: Album | FileAlbum, *, messages: Seque
     )
 
 
-def _offers(scores: ShownScores) -> list[Offer]:
+def _offers(scores: Any) -> list[Offer]:
     """Return the thresholds that the page offers."""
     calibration = scores.calibration
     rests_on_photos = calibration is not None and calibration.rests_on_photos
@@ -117,7 +118,7 @@ def _offers(scores: ShownScores) -> list[Offer]:
     return offers
 
 
-def _rate_note(scores: ShownScores) -> str:
+def _rate_note(scores: Any) -> str:
     """How much more often than a calibration's rates say the nearest of several references is accepted."""
     if scores.baseline is None or scores.baseline.aggregate != "best":
         return ""

@@ -14,6 +14,7 @@ from idmetric.metric.files.output import replacing
 from idmetric.metric.files.tables import csv_text, in_csv, rounded
 
 Record = dict[str, Any]
+File = tuple[str, str | None]  # an image and its mask
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from idmetric.metric.errors import RequestError
 from idmetric.metric.files import StrPath, json_file
 from idmetric.metric.files.tables import aligned, first_few, four, rounded
 from idmetric.scoring.limits import Limit
+from idmetric.scoring.records import File as File  # part of this module
 from idmetric.scoring.records import Record, Records
-from idmetric.scoring.shown import File as File  # part of this module
 
 if TYPE_CHECKING:
     from idmetric.metric.calibration.apply import Calibration

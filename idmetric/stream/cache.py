@@ -15,14 +15,11 @@ import torch
 from numpy.typing import NDArray
 
 from idmetric.metric.distance.embedding import Embedding, concatenate
-from idmetric.metric.files.output import OutputError, writing
+from idmetric.metric.files.output import writing
 from idmetric.stream.encoders import VectorModel
 from idmetric.stream.item import Look
-from idmetric.stream.keys import cache_folder, folder_name, is_masked
-from idmetric.stream.shards import ShardError
+from idmetric.stream.keys import folder_name, is_masked
 from idmetric.stream.store import Store
-
-_COPIED = 1024  # embeddings that are copied at once
 
 
 @dataclass
@@ -77,8 +74,6 @@ class Cache:
         self.tally = _tally.get() or Tally()
         self._is_needed = is_needed
         self._is_full = False
-        self._source: Cache | None = None
-        self._to_copy: set[tuple[int, str]] = set()
         self._stores: list[tuple[Store, Store]] = []  # of each encoder, for whole and for masked images
         for encoder in encoders:
             of_whole = folder / folder_name(encoder.about())
@@ -86,38 +81,20 @@ class Cache:
             whole_store = Store(of_whole, patches, encoder.model_id)
             masked_store = Store(of_masked, patches, encoder.model_id)
             self._stores.append((whole_store, masked_store))
-        self._drop_damaged()
 
     @classmethod
-    def of_environment(cls, encoders: Sequence[VectorModel], look: Look, *, patches: bool = False) -> Cache | None:
-        """The cache that the environment names; None without one."""
-        folder = cache_folder(None)
-        return None if folder is None else cls(folder, encoders, look, patches=patches)
-
-    @classmethod
-    def of_store(cls, store: Store, source: Cache | None = None) -> Cache:
-        """A cache of one encoder that has whole and masked images in one store.
-
-        Args:
-            source: another cache of this encoder; what it holds is copied when this one is saved.
-        """
+    def of_store(cls, store: Store) -> Cache:
+        """A cache of one encoder that has whole and masked images in one store."""
         cache = cls.__new__(cls)
         cache.tally = _tally.get() or Tally()
         cache._is_needed = True
         cache._is_full = False
-        cache._source = source
-        cache._to_copy = set()
         cache._stores = [(store, store)]
         return cache
 
     def has(self, encoder: int, key: str) -> bool:
         """Whether an encoder's embedding of this content is kept; encoders are numbered."""
-        if key in self._stores[encoder][is_masked(key)]:
-            return True
-        if self._source is not None and self._source.has(encoder, key):
-            self._to_copy.add((encoder, key))
-            return True
-        return False
+        return key in self._stores[encoder][is_masked(key)]
 
     def add(self, encoder: int, row_of_key: Mapping[str, int], embedding: Embedding) -> None:
         """Keep rows of an embedding on the CPU, by their contents."""
@@ -127,21 +104,16 @@ class Cache:
                 self._write(store.add, list(rows), embedding[list(rows.values())])
 
     def readable(self, encoder: int, keys: Sequence[str]) -> dict[str, Embedding]:
-        """The kept embeddings of these contents that can be read: one may be damaged, or gone by now."""
+        """The embeddings of those contents that are kept; errors as in `embedding`."""
         embeddings: dict[str, Embedding] = {}
         for masked, store in enumerate(self._stores[encoder]):
             if store.unsaved:
                 self._write(store.save)
             embeddings |= store.readable([key for key in keys if is_masked(key) == masked])
-        self._drop_damaged()
         return embeddings
 
     def vectors(self, encoder: int, keys: Sequence[str]) -> NDArray[np.float32]:
         """Global features (N, D) of kept contents; raises as `embedding`."""
-        with self._healing():
-            return self._vectors(encoder, keys)
-
-    def _vectors(self, encoder: int, keys: Sequence[str]) -> NDArray[np.float32]:
         whole, masked = self._stores[encoder]
         rows_of_masked = [row for row, key in enumerate(keys) if is_masked(key)]
         if not rows_of_masked:
@@ -159,41 +131,21 @@ class Cache:
         """Embeddings of kept contents, with patches if they are kept.
 
         Raises:
-            KeyError, ShardError, OSError: as `Store.embedding`. A damaged shard is removed, so that another run embeds
-            its images again.
+            KeyError, ShardError, OSError: as `Store.embedding`.
         """
         parts = []
         order: list[int] = []
-        with self._healing():
-            for masked, store in enumerate(self._stores[encoder]):
-                rows = [row for row, key in enumerate(keys) if is_masked(key) == masked]
-                if rows:
-                    parts.append(store.embedding([keys[row] for row in rows]))
-                    order += rows
+        for masked, store in enumerate(self._stores[encoder]):
+            rows = [row for row, key in enumerate(keys) if is_masked(key) == masked]
+            if rows:
+                parts.append(store.embedding([keys[row] for row in rows]))
+                order += rows
         return concatenate(parts)[torch.tensor(order).argsort()]
 
     def save(self) -> None:
         """Write everything that is not in a file yet."""
-        self._copy()
         for store in self._all():
             self._write(store.save)
-
-    def _copy(self) -> None:
-        """Copy what the other cache holds."""
-        if self._source is None:
-            return
-        for encoder in range(len(self._stores)):
-            keys = sorted(key for number, key in self._to_copy if number == encoder)
-            for start in range(0, len(keys), _COPIED):
-                some_keys = keys[start : start + _COPIED]
-                readable = self._source.readable(encoder, some_keys)
-                for key, embedding in readable.items():
-                    self.add(encoder, {key: 0}, embedding)
-                    self._stores[encoder][is_masked(key)].added -= 1  # it was not embedded now
-                if len(readable) < len(some_keys):
-                    folder = self._source._stores[encoder][0].folder
-                    raise ShardError(folder, "some of its embeddings were damaged, and are gone now: run it again")
-        self._to_copy.clear()
 
     def _all(self) -> list[Store]:
         stores: list[Store] = []
@@ -213,27 +165,3 @@ class Cache:
             for store in self._all():
                 store.drop()
             warnings.warn(f"the cache is not complete ({error}); the scores are", stacklevel=2)
-
-    @contextmanager
-    def _healing(self) -> Iterator[None]:
-        """Remove a shard that the block found damaged."""
-        try:
-            yield
-        except ShardError as error:
-            if not error.is_damaged:
-                raise
-            for store in self._all():
-                if error.path.parent == store.folder:
-                    store.damaged[error.path] = error
-            self._drop_damaged()
-            reason = "was damaged, and is removed: run it again, which embeds its images again"
-            raise ShardError(error.path, reason, is_damaged=True) from error
-
-    def _drop_damaged(self) -> None:
-        for store in self._all():
-            try:
-                lines = store.drop_damaged()
-            except OutputError as error:  # a folder that is read-only: the shard is not used, and stays
-                lines = [str(error)]
-            for line in lines:
-                warnings.warn(f"in the cache, {line}", stacklevel=2)

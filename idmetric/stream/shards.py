@@ -2,9 +2,8 @@
 
     path = write(folder, "cls", data)  # folder/cls-<digest>.safetensors
     check(path)                        # ShardError if a byte has changed
-    remove(path, root)                 # never through a link
 
-Files with other names in the folder are neither read nor deleted.
+Files with other names in the folder are not read.
 """
 
 from __future__ import annotations
@@ -27,14 +26,12 @@ class ShardError(ValueError):
 
     Attributes:
         path: its file. reason: why it cannot be used, and what to do.
-        is_damaged: its bytes have changed since it was written.
     """
 
-    def __init__(self, path: Path, reason: str, is_damaged: bool = False) -> None:
-        super().__init__(path, reason, is_damaged)  # the arguments, by which an exception is copied
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(path, reason)  # the arguments, by which an exception is copied
         self.path = path
         self.reason = reason
-        self.is_damaged = is_damaged
 
     def __str__(self) -> str:
         return f"{os.fspath(self.path)!r} {self.reason}"
@@ -75,35 +72,13 @@ def check(path: Path) -> None:
     _check(path, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
-def remove(path: Path, root: Path) -> None:
-    """Delete a file, unless it is gone already.
-
-    Args:
-        root: the folder that the user named. A link on the way from there to the file is not followed.
-
-    Raises:
-        OutputError: if it cannot be deleted. ShardError: if it is reached through a link.
-    """
-    if is_through_link(path, root):
-        raise ShardError(path, "is reached through a link, and nothing is deleted through links: remove the link")
-    with writing(path):
-        path.unlink(missing_ok=True)
-
-
-def is_through_link(path: Path, root: Path) -> bool:
-    """Whether a file below a folder, or a folder on the way to it, is a link."""
-    path_below_root = os.path.relpath(path, root)
-    expected = os.path.join(os.path.realpath(root), path_below_root)
-    return os.path.realpath(path) != expected
-
-
 @lru_cache(2**16)
 def _check(path: Path, *stamp: int) -> None:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, new_digest)
     match = _NAME.fullmatch(path.name)
     if match is None or match[2] != digest.hexdigest():
-        raise ShardError(path, _DAMAGED, is_damaged=True)
+        raise ShardError(path, _DAMAGED)
 
 
 def _digest_of(data: bytes) -> str:

@@ -6,7 +6,7 @@
     store.vectors([content_key(data)])                       # (1, D)
 
 Shards are written atomically, named by a digest of their bytes (`shards`), and never changed. So a killed run keeps
-what it had saved, any number of processes may write to one folder without a lock, and a damaged shard is never used.
+what it had saved, any number of processes may write to one folder without a lock, and a damaged shard is an error.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from idmetric.metric.files.output import refuse_irregular
 from idmetric.stream import shards
 from idmetric.stream.shards import ShardError
 
-KINDS = ("cls", "patches")  # of shards
+_KINDS = ("cls", "patches")  # of shards
 _KEYS, _FOLDER = "keys", "folder"  # in the metadata of a shard
 _SAVE_SECONDS = 30.0  # a killed run loses about this much work
 _SAVE_BYTES = 2**28  # at most this much is held in memory
@@ -44,10 +44,9 @@ class Store:
 
     Attributes:
         unsaved: keys added since the last shard was written. added: number of embeddings added so far.
-        damaged: shards that are ignored because their bytes have changed, and the errors; `mend` deletes them.
 
     Raises:
-        ShardError: for another file with a shard's name, or a shard of another model; `path` is the file.
+        ShardError: for a damaged shard, another file with a shard's name, or a shard of another model.
         OSError: if the folder or a shard cannot be read.
     """
 
@@ -56,63 +55,20 @@ class Store:
         self.patches = patches
         self.model = model
         self.added = 0
-        self.damaged: dict[Path, ShardError] = {}
         self.drop()
-        self.scan()
-
-    # Which embeddings it holds
-
-    def scan(self) -> None:
-        """List the shards in the folder again."""
         self._rows: dict[str, tuple[Path, int]] = {}
-        for path in shards.shards_in(self.folder, *KINDS):
-            if path in self.damaged:
-                continue
-            try:
-                keys, has_patches = _head(path)
-            except ShardError as error:
-                if not error.is_damaged:
-                    raise
-                self.damaged[path] = error
-                continue
-            except FileNotFoundError:  # another process has just removed it
-                continue
-            if has_patches or not self.patches:
+        for path in shards.shards_in(folder, *_KINDS):
+            keys, has_patches = _head(path)
+            if has_patches or not patches:
                 self._rows |= {key: (path, row) for row, key in enumerate(keys)}
 
     def check(self) -> None:
-        """Compare all shards with their digests; those that have changed are ignored from now on."""
-        for path in shards.shards_in(self.folder, *KINDS):
-            try:
-                shards.check(path)
-            except ShardError as error:
-                self.damaged[path] = error
-            except FileNotFoundError:  # another process has just removed it
-                continue
-        self.scan()
-
-    def drop_damaged(self) -> list[str]:
-        """Delete damaged shards, so that their images are embedded again; return a line about each.
-
-        Raises:
-            ShardError, OutputError: for a shard that is reached through a link or cannot be deleted.
-        """
-        lines = []
-        for path in list(self.damaged):
-            shards.remove(path, root=self.folder.parent)
-            del self.damaged[path]
-            lines.append(f"the shard {path.name} was damaged: its images are embedded again")
-        return lines
+        """Compare all shards with their digests; ShardError for one that has changed."""
+        for path in shards.shards_in(self.folder, *_KINDS):
+            shards.check(path)
 
     def __contains__(self, key: str) -> bool:
         return key in self._rows or key in self.unsaved
-
-    def files(self) -> dict[Path, list[str]]:
-        """Keys by shard; a key in several shards counts for the one that it is read from."""
-        keys: dict[Path, list[str]] = {}
-        for key, (path, _) in self._rows.items():
-            keys.setdefault(path, []).append(key)
-        return keys
 
     # Writing
 
@@ -183,20 +139,9 @@ class Store:
         return replace(embedding, model=self.model)
 
     def readable(self, keys: Sequence[str]) -> dict[str, Embedding]:
-        """Embeddings of the keys that can be read: another process may prune the folder meanwhile."""
-        while True:
-            stored = [key for key in dict.fromkeys(keys) if key in self]
-            if not stored:
-                return {}
-            try:
-                return dict(zip(stored, self.embedding(stored), strict=True))
-            except ShardError as error:
-                if not error.is_damaged:
-                    raise
-                self.damaged[error.path] = error
-            except FileNotFoundError:
-                pass
-            self.scan()
+        """Embeddings of those keys that it holds; errors as in `embedding`."""
+        stored = [key for key in dict.fromkeys(keys) if key in self]
+        return dict(zip(stored, self.embedding(stored), strict=True)) if stored else {}
 
     def _by_shard(self, keys: Sequence[str]) -> list[tuple[Path, list[int], list[int]]]:
         """Return each shard, which of the keys it holds, and their rows there."""

@@ -187,7 +187,7 @@ class _Batches:
         return by_row
 
     def _input(self, number: int, read: ReadItem) -> Any:
-        """What an encoder takes of an item; it is read again if its embedding in the cache is damaged or gone."""
+        """What an encoder takes of an item; it is read again if a full disk made the cache forget it."""
         inputs = read.pixels or {}
         if number not in inputs:
             again = self._reader.read_parts(read.item, at_once=1)

@@ -15,7 +15,7 @@ from PIL import Image
 
 import idmetric
 from idmetric import IDSim, NearID
-from idmetric.adapters.export import export, export_int8
+from idmetric.adapters.export import export
 from idmetric.metric.checkpoints.fingerprint import weights_digest
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files.output import OutputError
@@ -125,18 +125,6 @@ def test_the_metadata_name_the_model_and_how_it_reads_images(folder: Path, metri
     assert (facts["image_size"], facts["grid"], facts["interpolation"]) == ([64, 64], [4, 4], "bicubic")
 
 
-@pytest.mark.slow
-def test_int8_is_small_and_stays_close(folder: Path, metric: IDSim, tmp_path: Path) -> None:
-    out = tmp_path / "int8.onnx"
-    assert 0 < export_int8(metric, out, sorted((folder / "gen").iterdir())) < 0.1
-    embed = documented_embed(out, 64)
-    images = [folder / "reference.png", *sorted((folder / "gen").iterdir())]
-    features = np.stack([embed(path) for path in images])
-    assert 1e-6 < np.abs(1 - features @ features.T - metric.pairwise(images).numpy()).max() < 0.1
-    assert out.stat().st_size < 0.6 * (folder / "model.onnx").stat().st_size
-    assert facts_of(out)["weights"] == f"{weights_digest(metric)} in 8 bits"
-
-
 def test_models_that_cannot_be_exported_say_why(metric: IDSim, tmp_path: Path) -> None:
     half = IDSim(metric.settings, device="cpu", dtype=torch.bfloat16)
     with pytest.raises(RequestError, match="open it in float32"):
@@ -160,7 +148,6 @@ def test_a_wrong_graph_leaves_no_file(metric: IDSim, tmp_path: Path, monkeypatch
 @pytest.mark.parametrize("name", ["reference.png", "model.onnx"])
 def test_a_file_that_exists_or_has_another_ending_is_refused(folder: Path, metric: IDSim, name: str) -> None:
     before = (folder / name).read_bytes()
-    for write in (lambda: export(metric, folder / name), lambda: export_int8(metric, folder / name, [])):
-        with pytest.raises(OutputError, match=name):
-            write()
+    with pytest.raises(OutputError, match=name):
+        export(metric, folder / name)
     assert (folder / name).read_bytes() == before

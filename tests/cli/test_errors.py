@@ -167,10 +167,7 @@ def test_mistakes_are_reported_before_anything_heavy_is_imported(tmp_path: Path)
     mistakes = {
         "score a.png b.png --model tinny": "unknown model 'tinny'",
         **{f"score a.png b.png --model {x}": baseline.format(x, x) for x in ("hsv", "dreamsim", "diffsim:cute")},
-        **{
-            f"gallery {words} -g nope": no_gallery.format("nope", "nope")
-            for words in ("query a.png", "prune", "dedupe")
-        },
+        **{f"gallery {words} -g nope": no_gallery.format("nope", "nope") for words in ("query a.png", "dedupe")},
         "gallery cluster -g empty": no_gallery.format("empty", "empty"),
         "score a.png gone.png --model tiny": "cannot read image gone.png: the file does not exist",
         "score --pairs pairs.csv --model tiny": "2 images: cannot read image gone.png: the file does not exist",

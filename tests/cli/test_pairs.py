@@ -160,18 +160,6 @@ def test_a_gallery_is_a_cache_and_folders_are_cached_too(
     assert capsys.readouterr().out == first
 
 
-def test_a_damaged_shard_of_the_cache_is_named_and_made_again(
-    run: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = plain_of(run.all("--cache kept"))
-    [shard] = folder.glob("kept/*model*/*.safetensors")
-    shard.write_bytes(shard.read_bytes()[:100])
-    status, out, err = run.all("--cache kept")
-    assert (status, out) == whole[:2]
-    assert f"shard {shard.name} was damaged" in err
-    assert plain_of(run.all("--cache kept")) == whole
-
-
 # The file of pairs
 
 

@@ -293,19 +293,6 @@ def test_the_command_builds_and_answers(run: Runner, photos: Path) -> None:
     assert out.splitlines()[1].split()[1:3] == ["1", "0.0000"]
 
 
-def test_the_command_removes_what_is_gone(run: Runner, photos: Path, tmp_path: Path) -> None:
-    (tmp_path / "own").mkdir()
-    for number in range(3):
-        picture(number, (60, 50)).save(tmp_path / "own" / f"{number}.png")
-    common = ("-g", "g", "--device", "cpu")
-    assert run("build own --model tiny", *common) == 0
-    (tmp_path / "own" / "1.png").unlink()
-    assert run("build own", *common) == 0
-    err = run.says("removed 1 embeddings", "prune", *common, status=0)
-    assert "2 images in g" in err
-    assert run("prune") == 2
-
-
 def test_wrong_usage_says_what_is_right(run: Runner, photos: Path) -> None:
     for argv, words in (
         (("query", photos / "p0.png"), "--gallery"),

@@ -10,10 +10,8 @@ from PIL import Image
 
 import idmetric
 from idmetric import IDSim
-from idmetric.data.embed import embed
 from idmetric.data.manifest.table import read
 from idmetric.evaluate.protocols.common.pairwise import prepare
-from idmetric.gallery import Gallery
 from idmetric.stream.cache import Cache, tallied
 from idmetric.stream.item import Item, Look
 from idmetric.stream.shards import ShardError
@@ -78,14 +76,12 @@ def test_patches_are_embedded_after_a_score_of_global_features(tiny: IDSim, tmp_
     assert distances(found) == pytest.approx(distances(without), abs=1e-5)
 
 
-def test_a_damaged_shard_is_embedded_again_with_the_same_boxes(tiny: IDSim, tmp_path: Path) -> None:
+def test_a_damaged_shard_is_refused_by_name(tiny: IDSim, tmp_path: Path) -> None:
     options = {"regions": HALVES, "threshold": 0.5, "cache": tmp_path, "workers": 0}
-    first = idmetric.match(tiny, {"mug": REFERENCE}, [SCENE], **options)
+    idmetric.match(tiny, {"mug": REFERENCE}, [SCENE], **options)
     damage_shards(tmp_path)
-    with pytest.warns(UserWarning, match="was damaged"):
-        again = idmetric.match(tiny, {"mug": REFERENCE}, [SCENE], **options)
-    assert distances(again) == pytest.approx(distances(first), abs=1e-5)
-    assert again.boxes[0].tolist() == first.boxes[0].tolist()
+    with pytest.raises(ShardError, match=r"is damaged.*delete it"):
+        idmetric.match(tiny, {"mug": REFERENCE}, [SCENE], **options)
 
 
 def test_encoders_that_decode_differently_keep_nothing_of_each_others_pictures(tiny: IDSim, tmp_path: Path) -> None:
@@ -155,25 +151,6 @@ def test_metrics_of_pairs_prepare_equal_files_once(repeated: list[str], tmp_path
         prepared, problems = prepare(read(tmp_path / "m.csv"), {"one": metric, "two": metric}, workers=4)
         assert problems == {}
         assert {name: len(pixels) for name, (pixels, _) in prepared.items()} == {"one": 6, "two": 6}
-
-
-def test_a_damaged_embedding_is_named_and_embedded_by_the_next_run(tiny: IDSim, tmp_path: Path) -> None:
-    (tmp_path / "m.csv").write_text(f"path,identity\n{Path(SCENE).resolve()},mug\n")
-    data = read(tmp_path / "m.csv")
-    before = embed(data, {"tiny": tiny}, store=tmp_path / "kept")["tiny"].vectors([0])
-    damage_shards(tmp_path / "kept")
-    with pytest.raises(ShardError, match=r"damaged.*run it again"), pytest.warns(UserWarning, match="damaged"):
-        embed(data, {"tiny": tiny}, store=tmp_path / "kept")["tiny"].vectors([0])
-    assert np.array_equal(embed(data, {"tiny": tiny}, store=tmp_path / "kept")["tiny"].vectors([0]), before)
-
-
-def test_an_update_says_what_it_embedded_and_not_what_it_copied(
-    tiny: IDSim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("IDMETRIC_CACHE", str(tmp_path / "kept"))
-    idmetric.score(tiny, REFERENCE, [SCENE])
-    update = Gallery(tmp_path / "gallery", tiny).update(REFERENCE, SCENE)
-    assert (update.images, update.embedded) == (2, 0)
 
 
 def test_weights_that_were_narrow_once_are_changed() -> None:
