@@ -183,8 +183,8 @@ def test_thresholds_on_offer_are_those_that_are_known(folder: Path, page: Page, 
     given = page_of(folder, *EVERYTHING, "--threshold", "0.0625")
     assert given.all("input", id="threshold")[0]["value"] == "0.0625"
     labels = [b["data-label"] for b in given.all("button") if "data-threshold" in b]
-    assert labels == ["option --threshold", "farthest real photo", "calibration, 5 % of pairs"]
-    assert [("data-neutral" in b) for b in given.all("button") if "data-threshold" in b] == [False, True, True]
+    assert labels == ["option --threshold", "farthest real photo"]
+    assert [("data-neutral" in b) for b in given.all("button") if "data-threshold" in b] == [False, True]
 
 
 def test_three_references_and_a_calibration_without_photos_give_no_verdict(page: Page) -> None:

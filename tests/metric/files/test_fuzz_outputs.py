@@ -28,12 +28,11 @@ COMMANDS: dict[str, tuple[str, list[str], str]] = {
     "score html": ("score", ["a/0/0.png", "a", "--model", "tiny", "--html", "out/x.html"], "out/x.html"),
     "match": ("match", ["--subject", "a=a/0", "a", "--model", "tiny", "--output", "out/x.csv", "--format", "csv"],
     "out/x.csv"),
-    "match html": ("match", ["--subject", "a=a/0", "a", "--model", "tiny", "--html", "out/x.html"], "out/x.html"),
     "train": ("train", ["nearid", "--smoke", "--cpu", "--workers", "0", "--out", "out/run"], "out/run"),
 }  # fmt: skip
 SINGLE = (".csv", ".parquet", ".html", ".json")
 # what a command found is printed where its file cannot be written in the end
-FOUND = dict.fromkeys(("score", "score html", "match", "match html"), "a/1/4.png")
+FOUND = dict.fromkeys(("score", "score html", "match"), "a/1/4.png")
 
 
 @pytest.fixture(scope="module")
