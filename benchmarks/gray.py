@@ -1,4 +1,4 @@
-"""How far is a photo from its own gray version? The distances in docs/limits.md and docs/models/tiny.md.
+"""How far is a photo from its own gray version? The distances in docs/limits.md.
 
     python benchmarks/gray.py DATA/dev/subjects [--model tiny]
 

@@ -1,7 +1,4 @@
-"""Pages as people use them: in Chromium, without a window.
-
-IDMETRIC_SCREENSHOTS=docs/images pytest tests/evaluate/report/test_browser.py -k screenshots   # renews the docs'
-"""
+"""Pages as people use them: in Chromium, without a window."""
 
 from __future__ import annotations
 
