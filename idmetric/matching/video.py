@@ -1,6 +1,6 @@
 """Frames of a video file, by PyAV: their times without decoding, then the frames in order, one in memory.
 
-A video that FFmpeg reports as damaged, and one in HDR, is refused: write it again by FFmpeg.
+A video that FFmpeg reports as damaged, and one in HDR, is refused: re-encode it with FFmpeg.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _ALPHA_DECODERS = {"vp8": "libvpx", "vp9": "libvpx-vp9"}  # FFmpeg's own decoder
 _SHOWN_BY_VP8 = 0x10  # bit of a packet's first byte (RFC 6386, 9.1)
 _HDR = (16, 18)  # FFmpeg's AVCOL_TRC_SMPTE2084 (PQ) and AVCOL_TRC_ARIB_STD_B67 (HLG)
 _USUAL_RATE = 25.0  # frames per second of files that state none
-_AGAIN = "write it again, such as by: ffmpeg -i clip.mp4 -c:v libx264 -crf 15 new.mp4"
+_AGAIN = "re-encode it, for example: ffmpeg -i clip.mp4 -c:v libx264 -crf 15 new.mp4"
 _TO_SDR = (
-    "convert it to SDR, such as by: ffmpeg -i clip.mov -vf zscale=t=linear:npl=100,format=gbrpf32le,zscale=p=bt709,"
+    "convert it to SDR, for example: ffmpeg -i clip.mov -vf zscale=t=linear:npl=100,format=gbrpf32le,zscale=p=bt709,"
     "tonemap=hable,zscale=t=bt709:m=bt709:r=tv,format=yuv420p -c:v libx264 -crf 15 sdr.mp4"
 )
 

@@ -368,7 +368,7 @@ def test_frames_from_the_first_that_does_not_decode_are_listed_and_the_others_us
     picks = list(choose(footage, Sampling(fps=30, stride=1, annotated=1, parts=5), 0, faults))
     assert [number_of(p.image) for p in picks] == readable
     assert len(faults.unreadable) == 27
-    assert "a.mov @ 33: it cannot be decoded" in faults.unreadable[0]
+    assert "a.mov @ 33" in faults.unreadable[0]
 
 
 # Files

@@ -197,7 +197,7 @@ def test_hdr_is_refused_with_what_to_do(tmp_path: Path, transfer: str, codec: st
         context.color_primaries, context.color_trc, context.colorspace = 9, TRANSFERS[transfer], 9
         container.mux(stream.encode(av.VideoFrame.from_image(picture(3)).reformat(format="yuv420p10le")))
         container.mux(stream.encode())
-    with pytest.raises(ClipError, match=r"a\.mkv: it is HDR: convert it to SDR, such as by: ffmpeg .*tonemap"):
+    with pytest.raises(ClipError, match=r"a\.mkv: it is HDR: convert it to SDR, for example: ffmpeg .*tonemap"):
         Video(path)
 
 
