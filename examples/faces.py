@@ -1,4 +1,4 @@
-"""Which people are where: faces, by OpenCV's YuNet and SFace, as the encoder of `metric.match`.
+"""Which people are where: faces, by OpenCV's YuNet and SFace, as an encoder of `idmetric.match`.
 
     python examples/faces.py face_detection_yunet_2023mar.onnx face_recognition_sface_2021dec.onnx \
         --subject ann=refs/ann --subject ben=refs/ben images/ --regions people.csv
