@@ -45,13 +45,12 @@ class RegionSource:
     """Where the regions of a request's images come from.
 
     Attributes:
-        find: an image's number and its pixels, which listed regions do not need -> its regions. ImageReadError for
-            regions that cannot be used.
+        find: an image's number and its pixels -> its regions. ImageReadError for regions that cannot be used.
         problems: number of an image -> why its regions cannot be used, as far as this is known without its pixels.
         unlisted: the images that a file or a dict of regions does not list; they count as images without regions.
     """
 
-    find: Callable[[int, Any], Sequence[Region]]
+    find: Callable[[int, Picture], Sequence[Region]]
     problems: Mapping[int, str] = field(default_factory=dict)
     unlisted: tuple[str, ...] = ()
 
@@ -74,10 +73,10 @@ def regions_for(regions: Regions, images: Sequence[str], kind: Kind, labels: Col
         return RegionSource(partial(_detected, regions, labels))
     if callable(regions):
         return RegionSource(partial(_by_function, regions, images))
-    return listed_regions(regions, images, kind, labels)
+    return _listed(regions, images, kind, labels)
 
 
-def listed_regions(regions: Any, images: Sequence[str], kind: Kind, labels: Collection[str]) -> RegionSource:
+def _listed(regions: Any, images: Sequence[str], kind: Kind, labels: Collection[str]) -> RegionSource:
     """The regions of each image that are given, or in a file; arguments and errors as `regions_for`."""
     annotations: Annotations | None = None
     if isinstance(regions, str | os.PathLike) and not paths.is_image(regions):
@@ -101,7 +100,7 @@ def listed_regions(regions: Any, images: Sequence[str], kind: Kind, labels: Coll
 
     lists = _with_labels(lists, labels)
 
-    def find(number: int, picture: object) -> Sequence[Region]:
+    def find(number: int, picture: Picture) -> Sequence[Region]:
         if number in problems:
             raise ImageReadError(images[number], problems[number])
         return lists[number]

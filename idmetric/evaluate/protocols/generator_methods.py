@@ -40,19 +40,17 @@ from idmetric.evaluate.protocols.generator.columns import (
 )
 from idmetric.evaluate.protocols.generator.confusion import note_on_confusion
 from idmetric.evaluate.protocols.generator.example import example
-from idmetric.evaluate.protocols.generator.images import Images, MethodScores, Names, Sightings, score, sizes_of
+from idmetric.evaluate.protocols.generator.images import Images, MethodScores, Names, score, sizes_of
 from idmetric.evaluate.protocols.generator.outputs import read
 from idmetric.evaluate.protocols.generator.pattern import LAYOUTS
 from idmetric.evaluate.protocols.generator.pictures import PicturesTaken
 from idmetric.evaluate.settings import Checked, option
 from idmetric.evaluate.statistics.paired import Comparison, compare, too_few
-from idmetric.metric.files.tables import first_few
 from idmetric.scoring.copies import MANY
 from idmetric.scoring.limits import GIVEN
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
-    from idmetric.evaluate.protocols.generator.regions import RegionsOf
 
 
 @dataclass(frozen=True)
@@ -84,34 +82,10 @@ class GeneratorOptions(Checked):
     copies: bool = option(True, "look for copies of references")
     threshold: float | None = option(
         None,
-        "largest distance of one subject, for the share called same and for states (default: the calibration's)",
+        "largest distance of one subject, for the share called same (default: the calibration's)",
         least=0,
     )
     calibration: Path | None = option(None, "calibration for this threshold (default: the model's own)", metavar="FILE")
-    regions: str | None = option(
-        None,
-        "boxes or masks of subjects, as for `idmetric match`: each subject is compared in its region",
-        metavar="FILE",
-    )
-    detect: str | None = option(
-        None,
-        "find regions by words, such as 'dog,person' (pip install 'idmetric[eval]')",
-        metavar="WORDS",
-    )
-    detector: str = option(
-        "grounding-dino", "detector for --detect, see `idmetric match --help`", metavar="NAME[=WEIGHTS]"
-    )
-    keep_regions: Path | None = option(None, "keep found regions there, for the next run", metavar="DIR")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.regions is not None and self.detect is not None:
-            raise ValueError("--regions and --detect both say where subjects are: leave one out")
-
-    @property
-    def in_regions(self) -> bool:
-        """Whether each subject is compared in its region."""
-        return self.regions is not None or self.detect is not None
 
 
 Scored = Mapping[str, Mapping[tuple[str, ...], float]]  # method -> place, which begins with the subject -> score
@@ -208,19 +182,9 @@ def run(
         raise ValueError(f"--against {options.against!r}: no such method; there are {', '.join(images.methods)}")
     _groups(images, data, options.by)  # refuses unknown columns before anything is embedded
     about = {**settings.as_dict(), "by": list(options.by), "held_out": options.held_out}
-    regions: RegionsOf | None = None
-    unlisted: tuple[str, ...] = ()
-    thresholds: dict[str, tuple[float | None, str]] = {}
-    if options.in_regions:
-        _refuse_without_regions(models, settings)
-        regions, unlisted, detector = _regions(images, data, settings, options)
-        about["threshold"] = options.threshold
-        if detector:
-            about["detector"] = detector
-    else:
-        thresholds = {name: _threshold(model, images, settings, options) for name, model in models.items()}
+    thresholds = {name: _threshold(model, images, settings, options) for name, model in models.items()}
 
-    taken = PicturesTaken(regions)
+    taken = PicturesTaken()
     bound = bind(data, models, settings, head=taken.take_size, wants=[taken.take])
     images = Images.of(bound.manifest)
     notes = notes_on(bound.manifest, images, options.held_out)
@@ -228,7 +192,7 @@ def run(
     shared = images.on_shared_places()
     images = shared.images
     groups = _groups(images, bound.manifest, options.by)
-    is_unchecked = images.have_several_subjects and regions is None
+    is_unchecked = images.have_several_subjects
     copies = None
     notes += shared.notes
     sizes = sizes_of(images, bound.manifest, taken)
@@ -236,11 +200,6 @@ def run(
         listing = ", ".join(f"{method} {size}" for method, size in sizes.items())
         notes.append(
             f"WARNING: images differ in size ({listing}), which alone changes similarities: compare methods at one size"
-        )
-    if unlisted:
-        notes.append(
-            f"WARNING: {len(unlisted)} images are not listed in {options.regions}, and count as images without "
-            f"regions: {', '.join(first_few(unlisted, 3))}"
         )
     if is_unchecked:
         notes.append("images show several subjects: copies are not checked")
@@ -257,20 +216,12 @@ def run(
     for scorer, result in bound.results("generator", about, notes):
         scores = score(images, scorer, photos, copies, fidelity)
         least: float | None = None  # the similarity from which an image is of its subject
-        if regions is not None:
-            from idmetric.evaluate.protocols.generator.regions import sightings
-
-            model: Any = models[result.model]
-            seen = sightings(images, bound.manifest, model, regions, settings, options.threshold, options.calibration)
-            scores = replace(scores, identity=seen.identity, seen=seen)
-            result.notes.extend(_notes_on_thresholds(images, seen))
-        else:
-            result.notes.extend(note_on_confusion(images, photos, scorer, settings.seed))
-            threshold, source = thresholds[result.model]
-            if threshold is not None:
-                least = 1 - threshold
-                result.notes.append(f"same: images up to a mean distance of {threshold:.4f} ({source})")
-                result = replace(result, settings={**result.settings, "same": threshold, "same_source": source})
+        result.notes.extend(note_on_confusion(images, photos, scorer, settings.seed))
+        threshold, source = thresholds[result.model]
+        if threshold is not None:
+            least = 1 - threshold
+            result.notes.append(f"same: images up to a mean distance of {threshold:.4f} ({source})")
+            result = replace(result, settings={**result.settings, "same": threshold, "same_source": source})
 
         for method, (group, members) in product(images.methods, groups.items()):
             chosen = members & (images.method == method)
@@ -294,34 +245,6 @@ def run(
         keep_missing(missing, result)
         results.append(result)
     return results
-
-
-def _regions(
-    images: Images, data: Manifest, settings: EvalSettings, options: GeneratorOptions
-) -> tuple[RegionsOf, tuple[str, ...], str]:
-    """The regions of all images, the images that a file of regions does not list, and the detector, if there is one."""
-    from idmetric.evaluate.protocols.generator.regions import detect_regions, read_regions
-
-    if options.regions is not None:
-        regions, unlisted = read_regions(options.regions, images, data)
-        return regions, unlisted, ""
-    from idmetric.matching.detect_models import detector_named
-    from idmetric.matching.detected import DetectedRegions
-
-    detector = detector_named(options.detector, settings.device)
-    detected = DetectedRegions(detector, str(options.detect).split(","), keep=options.keep_regions)
-    return detect_regions(detected, images, data, settings), (), detected.signature
-
-
-def _refuse_without_regions(models: Models, settings: EvalSettings) -> None:
-    """Refuse what cannot be compared in regions."""
-    from idmetric.metric.models.embedder import Embedder
-
-    others = [name for name, model in models.items() if name != CLIP and not isinstance(model, Embedder)]
-    if others:
-        raise ValueError(f"{', '.join(others)}: regions are compared by models, not by baselines; leave them out")
-    if settings.look.masked:
-        raise ValueError("regions and --subject both say where subjects are: leave one out")
 
 
 def _groups(images: Images, data: Manifest, by: Sequence[str]) -> dict[str, Truths]:
@@ -354,22 +277,6 @@ def _threshold(
     return limit.distance, limit.source
 
 
-def _notes_on_thresholds(images: Images, seen: Sightings) -> list[str]:
-    """A note on the source of the thresholds by which regions show subjects; none without thresholds."""
-    subjects: dict[str, dict[str, float]] = {}
-    for subject, threshold, source in zip(images.subject, seen.threshold, seen.threshold_source, strict=True):
-        if source:
-            subjects.setdefault(source, {})[subject] = threshold
-
-    parts = []
-    for source, thresholds in subjects.items():
-        values = [f"{subject} {threshold:.4f}" for subject, threshold in thresholds.items()]
-        if len(set(thresholds.values())) == 1:
-            values = [f"{next(iter(thresholds.values())):.4f}"]
-        parts.append(f"{listed(values)} ({source})")
-    return [f"thresholds of the states: {'; '.join(parts)}"] if parts else []
-
-
 def _compare(
     images: Images, scores: MethodScores, settings: EvalSettings, options: GeneratorOptions, result: Result
 ) -> None:
@@ -394,7 +301,7 @@ PROTOCOL = Protocol(
     open_data=open_data,
     data_help="folder of generated images (--pattern or --layout), or table of them (.csv, .parquet, .jsonl)",
     needs_data=False,
-    data_options=("pattern", "layout", "references", "training", "clip_t", "regions", "detect"),
-    packages={"clip_t": "transformers", "detect": "transformers"},
+    data_options=("pattern", "layout", "references", "training", "clip_t"),
+    packages={"clip_t": "transformers"},
     has_verdict=True,
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
 
 CLIP = "CLIP-T"
 NOT_CHECKED = "not checked"
-STATES = ("matched", "missing", "doubled")
-
 
 COLUMNS = {
     "identity": Column("mean over images x of the mean over references r of s(x, r), in -1..1", 1, "DINO-I, CLIP-I"),
@@ -46,13 +43,7 @@ COLUMNS = {
     "same": Column("share of images of the same subject as the references: a mean distance up to a threshold"),
     "real same": Column("the same share of the references, each compared with the others of its subject", 0),
     "weakest": Column("mean over images of the lowest identity of their subjects, in -1..1"),
-    "coverage": Column("share of subjects that are found in a region of their image (--regions)"),
-    "matched": Column("share of subjects with exactly one region that counts as them"),
-    "missing": Column("share of subjects without a region that counts as them", -1),
-    "doubled": Column("share of subjects with several regions that count as them", -1),
-    "copies": Column(
-        "share of images, or of subjects in them, that repeat a reference's or training image's pixels", -1
-    ),
+    "copies": Column("share of images that repeat a reference's or training image's pixels", -1),
     "diversity": Column("mean distance of images of one prompt that differ by seed, in 0..2"),
     "CLIP-T": Column("mean cosine of image and prompt, in -1..1", 1, "CLIPScore without factor and clamp"),
     "p": Column(
@@ -121,7 +112,7 @@ def agreements(
     settings: EvalSettings,
     taken: PicturesTaken,
 ) -> tuple[Copies, list[str]]:
-    """The highest agreement of each image, or of one of its regions, with a reference or training image of its subject.
+    """The highest agreement of each image with a reference or training image of its subject.
 
     See `scoring.copies`; a warning names gray images of subjects with all references in color, because their
     similarities are too low.
@@ -137,19 +128,16 @@ def agreements(
     done = 0
     for subject, indices in members.items():
         shown_rows = images.shown(subject)
-        shown = [taken.small(data.source(row) or b"")[0] for row in shown_rows.tolist()]
+        shown = [taken.small(data.source(row) or b"") for row in shown_rows.tolist()]
         prints = [take_print(picture) for picture in shown]
         in_color = not any(is_gray(picture) for picture in shown[: len(images.references[subject])])
         for part in slices(len(indices), settings.batch_size):
-            cuts = [taken.small(data.source(row) or b"") for row in images.rows[indices[part]].tolist()]
-            cut_prints = [take_print(cut) for cut in chain.from_iterable(cuts)]
-            with_cuts, _ = compare_prints(prints, cut_prints)
-            first_cuts = np.cumsum([0, *map(len, cuts)])[:-1]
-            with_images = np.maximum.reduceat(with_cuts, first_cuts, axis=1)
+            pictures = [taken.small(data.source(row) or b"") for row in images.rows[indices[part]].tolist()]
+            with_images, _ = compare_prints(prints, [take_print(picture) for picture in pictures])
             agreement[indices[part]] = with_images.max(0)
             original[indices[part]] = shown_rows[with_images.argmax(0)]
-            for index, cuts_of_image in zip(indices[part].tolist(), cuts, strict=True):
-                if in_color and is_gray(cuts_of_image[0]):
+            for index, picture in zip(indices[part].tolist(), pictures, strict=True):
+                if in_color and is_gray(picture):
                     gray.append(data.column("id")[images.rows[index]])
             done += with_images.size
             if settings.pair_progress is not None:
@@ -167,7 +155,7 @@ def distinct_references(images: Images, data: Manifest, taken: PicturesTaken) ->
     photos = {}
     repeated: list[int] = []
     for subject, rows in images.references.items():
-        pictures = np.stack([taken.small(data.source(row) or b"")[0] for row in rows.tolist()])
+        pictures = np.stack([taken.small(data.source(row) or b"") for row in rows.tolist()])
         photos[subject] = rows[distinct(pictures)]
         repeated += sorted({*rows.tolist()} - {*photos[subject].tolist()})
 
@@ -237,11 +225,6 @@ def columns_of(
     if least is not None:
         add("same", (comparable(scores.identity) >= comparable(least)).astype(float), SHARE)
         add("real same", scores.real_of_images(images.subject, least), SHARE)
-    if scores.seen is not None:
-        add("coverage", scores.seen.is_found.astype(float), SHARE)
-        for state in STATES:
-            shown = (scores.seen.state == state).astype(float)
-            add(state, np.where(scores.seen.state == "", np.nan, shown), SHARE)
     if scores.copies is not None:
         add("copies", (scores.copies.agreement >= THRESHOLD).astype(float), SHARE)
     add("diversity", scores.diversity, DISTANCE, numbers=scores.several)
@@ -273,11 +256,6 @@ def image_items(images: Images, scores: MethodScores, ids: Names) -> dict[str, A
         "seed": images.seed,
         "identity": scores.identity,
     }
-    if scores.seen is not None:
-        columns["found"] = scores.seen.is_found
-        columns["state"] = scores.seen.state
-        columns["threshold"] = known(scores.seen.threshold)
-        columns["threshold_source"] = scores.seen.threshold_source
     if scores.copies is not None:
         is_copy = scores.copies.agreement >= THRESHOLD
         columns["copy"] = is_copy

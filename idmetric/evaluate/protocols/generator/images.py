@@ -33,7 +33,7 @@ class Images:
     Attributes:
         rows: (G,) of the manifest; an image of several subjects has a row for each.
         file: (G,) a value that the rows of one image share.
-        method, subject, prompt, seed: (G,) texts. label: (G,) what the subject is, such as "dog", or "".
+        method, subject, prompt, seed: (G,) texts.
         references, training: subject -> rows.
     """
 
@@ -43,7 +43,6 @@ class Images:
     subject: Names
     prompt: Names
     seed: Names
-    label: Names
     references: Mapping[str, Ints]
     training: Mapping[str, Ints]
 
@@ -51,7 +50,7 @@ class Images:
     def of(cls, data: Manifest) -> Images:
         """The images of a manifest that `outputs.read` made; images of subjects without a reference are left out."""
         columns: dict[str, Names] = {}
-        for name in ("role", "method", "subject", "prompt", "seed", "label"):
+        for name in ("role", "method", "subject", "prompt", "seed"):
             texts = [text or "" for text in free(data, name)]
             columns[name] = np.array(texts, dtype=object)
         role, subject = columns.pop("role"), columns["subject"]
@@ -82,7 +81,7 @@ class Images:
 
     def take(self, chosen: Truths) -> Images:
         """The images where `chosen` (G,) is true."""
-        columns = ("rows", "file", "method", "subject", "prompt", "seed", "label")
+        columns = ("rows", "file", "method", "subject", "prompt", "seed")
         return replace(self, **{name: getattr(self, name)[chosen] for name in columns})
 
     def by_subject(self) -> dict[str, Ints]:
@@ -185,23 +184,6 @@ class Copies(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Sightings:
-    """Subjects in the regions of G generated images.
-
-    Attributes:
-        identity: (G,) similarity of the subject's region, whatever the threshold; 0 in images without regions.
-        is_found: (G,). state: (G,) see `Match.states`; "" without a threshold.
-        threshold: (G,) of the subject, a distance, NaN without one. threshold_source: (G,) see `Match`.
-    """
-
-    identity: Array
-    is_found: Truths
-    state: Names
-    threshold: Array
-    threshold_source: Names
-
-
-@dataclass(frozen=True)
 class MethodScores:
     """Scores of the images by a model.
 
@@ -212,7 +194,6 @@ class MethodScores:
             pairwise distance.
         copies: highest agreements with references and training images; None if not asked for.
         fidelity: (G,) cosine of image and prompt, NaN without a prompt in words; None if not asked for.
-        seen: subjects in regions, where `identity` is of these; None for whole images.
     """
 
     identity: Array
@@ -222,7 +203,6 @@ class MethodScores:
     diversity: Array
     copies: Copies | None = None
     fidelity: Array | None = None
-    seen: Sightings | None = None
 
     def real_of_images(self, subjects: Names, share_above: float | None = None) -> Array:
         """For the subject of each image (G,), the mean of `real`, or the share that is not below a similarity.
