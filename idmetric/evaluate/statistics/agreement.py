@@ -42,7 +42,7 @@ def pearson(x: ArrayLike, y: ArrayLike, *, constant: float | None = None) -> flo
 
 
 def spearman(x: ArrayLike, y: ArrayLike) -> float:
-    """Spearman's rank correlation: Pearson's of the ranks, equal values (`distance.ties.comparable`) sharing their mean rank.
+    """Spearman's rank correlation: Pearson's of the ranks, equal values (`comparable`) sharing their mean rank.
 
     Arguments, range and errors as in `pearson`; needs SciPy (extra `eval`).
     """

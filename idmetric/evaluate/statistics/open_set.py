@@ -33,7 +33,7 @@ class Answers:
     """The nearest gallery image of each query.
 
     Attributes:
-        score: (Q,), its similarity, any sign, as `arrays.comparable` rounds it.
+        score: (Q,), its similarity, any sign, as `comparable` rounds it.
         right: (Q,), whether it shows the query's identity; False for unknown identities.
         known: (Q,), whether the gallery has the query's identity.
         weight: (Q,), 1 / the number of queries of the query's identity.

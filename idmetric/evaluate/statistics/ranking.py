@@ -1,7 +1,7 @@
 """Ranking statistics of similarity scores, of one query.
 
 Scores may have any sign; higher = retrieved earlier. Scores are equal if they agree in six decimals
-(`arrays.comparable`). How ties count:
+(`comparable`). How ties count:
 
 * `average_precision`, `ndcg` and `roc_auc` as in scikit-learn: items of equal score share one place: a model with
   constant scores gets the value of a random ranking.
