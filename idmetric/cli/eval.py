@@ -59,7 +59,7 @@ dual:REPO for CLIP or SigLIP with its text tower; judge:FILE.json for a multimod
 (docs/protocols/judge.md). NAME=SOURCE gives a model another name in the table.
 
 --out keeps PROTOCOL.json, .csv, .md and .tex, the score of every item as Parquet, and embeddings: a stopped or repeated
-run embeds only what is missing.
+run embeds missing images alone. The pages of docs/ are on https://idmetric.github.io/idmetric/.
 
 """
 _EPILOG = _NOTES + codes(0, 1, 2, 130, 143)
