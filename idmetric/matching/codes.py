@@ -118,28 +118,23 @@ def _whole(counts: list[Any]) -> list[int]:
 
 def _runs(counts: str | bytes) -> list[int]:
     """The numbers in a compressed text: five bits in each character, the lowest first; from the fourth number on, what
-    is added to the one before the last.
-
-    Numbers of more than 30 bits are read as pycocotools' `rleFrString` does (common/maskApi.c): it shifts in 32 bits.
+    is added to the one before the last; ValueError for a number of more than 30 bits.
     """
     text = counts.encode("ascii") if isinstance(counts, str) else counts
     runs: list[int] = []
     value = shift = 0
     for character in text:
         digit = character - 48
-        value |= _in_32_bits((digit & 31) << shift % 32)
+        if shift == 30:
+            raise ValueError
+        value |= (digit & 31) << shift
         shift += 5
         if digit & 32:  # more bits follow
             continue
         if digit & 16:
-            value |= _in_32_bits(-1 << shift % 32)
+            value |= -1 << shift
         if len(runs) > 2:
             value += runs[-2]
-        runs.append(value & 0xFFFFFFFF)
+        runs.append(value)
         value = shift = 0
     return runs
-
-
-def _in_32_bits(value: int) -> int:
-    """A number as C's int holds it, from -2^31 to 2^31 - 1."""
-    return (value + 2**31) % 2**32 - 2**31

@@ -142,7 +142,7 @@ def test_lists_of_sop_are_read_and_those_of_cub_named(tmp_path: Path) -> None:
     manifest = import_dataset("table", tmp_path / "Ebay_train.txt", columns={"identity": "class_id"})
     assert manifest.column("identity") == ["Ebay_train/1", "Ebay_train/2"]
     (tmp_path / "images.txt").write_text("1 001.Albatross/a.png\n2 001.Albatross/b.png\n")
-    with pytest.raises(ValueError, match="such as CUB's, are imported by `idmetric data import folder`"):
+    with pytest.raises(ValueError, match=r"name another by --map \w+=NAME"):
         import_dataset("table", tmp_path / "images.txt")
 
 

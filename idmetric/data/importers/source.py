@@ -24,7 +24,7 @@ from idmetric.data.manifest.split_words import split_word
 from idmetric.metric.files import StrPath, json_file
 from idmetric.metric.files.folders import walk
 from idmetric.metric.files.tables import column_names, read_table
-from idmetric.metric.images.paths import is_address, is_image, matches, pattern_folder, with_slashes
+from idmetric.metric.images.paths import is_address, matches, pattern_folder, with_slashes
 
 ENDINGS = (".parquet", ".arrow", ".csv", ".tsv", ".jsonl")
 _LISTS = ".txt"  # a table only where it is named: SOP's Ebay_train.txt, with spaces between its columns
@@ -110,15 +110,9 @@ class Source:
         for column in columns:
             if column in self.columns:
                 continue
-            advice = f"name another by --map {column}=NAME"
-            if any(name.isdigit() or is_image(name) for name in self.columns):
-                advice = (
-                    "its first row should name the columns; images in a folder for each identity, such as CUB's, are "
-                    "imported by `idmetric data import folder`"
-                )
             raise ManifestError(
                 f"{self.name}: no column {self.renamed.get(column, column)!r}; there are "
-                f"{', '.join(self.columns) or 'none'} ({advice})"
+                f"{', '.join(self.columns) or 'none'} (name another by --map {column}=NAME)"
             )
 
     def locate(self, path: str) -> Path:

@@ -36,10 +36,6 @@ def rows(job: ImportJob) -> Iterator[Row]:
                     f'{info}: an image must have a "path" and a "class_id", not {str(entry)[:60]}'
                 ) from error
             file = locate(path, root / "images", name, inside=True)
-            if name == "rp2k" and not file.exists():  # an older unzip writes #U4e2d for each of its Chinese letters
-                ascii_path = "".join(letter if letter.isascii() else f"#U{ord(letter):04x}" for letter in path)
-                file = root / "images" / ascii_path
-
             classes = as_list(classes)
             identity = None
             if len(classes) == 1:

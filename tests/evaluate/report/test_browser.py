@@ -402,7 +402,7 @@ def test_the_summary_fits_its_card(visit: Open, close: Path, generators: Path, w
 def test_one_image_of_each_subject_comes_first(visit: Open, generators: Path) -> None:
     """Worst images and scenes: the lowest of each subject, also of one method."""
     page = visit(generators)
-    page.select_option("#model", "tiny")
+    page.select_option("#model", "hsv")
     cards = page.locator(".card:visible")
     for method in ("", "near"):
         page.select_option("#method", method)
