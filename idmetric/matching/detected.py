@@ -10,7 +10,6 @@ from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
-from typing import Any
 
 from PIL import Image
 from torch import Tensor
@@ -57,12 +56,6 @@ class DetectedRegions:
         self._photos = {name: photos_of(photos, masks) for name, photos in references.items()}
         self._words = detector.checked(words, bool(self._photos) and all(self._photos.values()))
         self._lock = Lock()  # `match` reads images in several threads
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_lock"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _lock=Lock())  # another process has a lock of its own
 
     @cached_property
     def _queries(self) -> list[object]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -159,18 +158,6 @@ def test_no_flipped_bit_of_kept_regions_gives_other_regions(tmp_path):
     path.write_text(json.dumps({name: value for name, value in json.loads(whole).items() if name != "digest"}))
     with pytest.warns(UserWarning, match="it has no digest"):
         assert found() == first
-
-
-def test_detected_regions_can_be_pickled_as_for_a_process_that_is_spawned():
-    picture, boxes = scene((ANN, REX))
-    by_words = DetectedRegions(Panels(boxes=boxes, labels=["person", "dog"]), ["person", "dog"])
-    by_photos = DetectedRegions(PatchDetector(metric=IDSim("tiny")), references={"ann": [panel(ANN, 1)]})
-    for regions in (by_words, by_photos):
-        before = regions(picture)
-        assert before
-        again = pickle.loads(pickle.dumps(regions))
-        assert again.signature == regions.signature
-        assert again(picture) == before
 
 
 def test_the_signature_follows_photos_and_masks():
