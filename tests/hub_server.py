@@ -26,9 +26,7 @@ class HubServer:
     refusal: int = 0  # HTTP status of all answers, without the Hub's code for the reason
     about: dict[str, dict[str, Any]] = field(default_factory=dict)  # repository -> more facts of it, such as tags
     etag: str = ""  # of all files, in place of their hash
-    drips: str = ""  # the method of requests that are answered by a byte every 50 ms
     requests: list[tuple[str, str, str]] = field(default_factory=list)  # method, path, Range
-    closing: threading.Event = field(default_factory=threading.Event)
 
     def __enter__(self) -> HubServer:
         outer = self
@@ -50,27 +48,10 @@ class HubServer:
                 self.send_header("Content-Length", "0")
                 self.end_headers()
 
-            def drip(self) -> None:
-                """A head that never ends; or, of a download, a body that would take a day."""
-                if self.command == "GET":
-                    self.send_response(200)
-                    self.send_header("Content-Length", str(20 * 86400))
-                    self.end_headers()
-                else:
-                    self.wfile.write(b"HTTP/1.1 200 OK\r\nX-Long: ")
-                while not outer.closing.wait(0.05):
-                    try:
-                        self.wfile.write(b"x")
-                    except OSError:  # the client is gone
-                        return
-                self.close_connection = True
-
             def answer(self, body: bool) -> None:
                 asked = self.headers.get("Range", "")
                 if not self.path.startswith("/api/agent-harnesses"):  # the client's own, once a day
                     outer.requests.append((self.command, self.path, asked))
-                if outer.drips == self.command:
-                    return self.drip()
                 if outer.refusal:
                     self.send_response(outer.refusal)
                     self.send_header("Content-Length", "0")
@@ -131,7 +112,6 @@ class HubServer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.closing.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

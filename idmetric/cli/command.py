@@ -229,11 +229,6 @@ def ended(run: Callable[[], int], parser: argparse.ArgumentParser) -> int:
         return 143 if signals else 130
     except BrokenPipeError:  # the reader, e.g. `head`, has seen enough
         return 1
-    except (ImportError, MemoryError, OSError, RuntimeError) as error:
-        if not _shortage(error):
-            raise
-        say(f"error: {_message_of(error)}")
-        return 1
     finally:
         _running.pop()
         _flush()
@@ -265,36 +260,9 @@ def _sigterm_interrupts() -> Iterator[list[int]]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-_NO_MEMORY = re.compile(
-    "could not create a primitive|can't start new thread|can't allocate memory|cannot allocate memory"
-    "|failed to map segment|failed to launch worker thread|bad_alloc|out of memory",
-    re.IGNORECASE,
-)
-_NO_DESCRIPTORS = re.compile("too many open files", re.IGNORECASE)
-
-
-def _shortage(error: BaseException) -> str:
-    """What the process ran out of and how to fix it; "" for other errors. Libraries say it in their messages alone."""
-    message = str(error)
-    if isinstance(error, MemoryError) or _NO_MEMORY.search(message):
-        return "out of memory: use fewer --workers or a smaller --batch-size"
-    if _NO_DESCRIPTORS.search(message):
-        return "the limit on open files is reached: raise it (ulimit -n 4096), or use fewer --workers"
-    return ""
-
-
 def _message_of(error: BaseException) -> str:
-    """An error's message without the system's number; if something is closed to the user, with how to open it."""
-    message = re.sub(r"\[Errno \d+\] ", "", str(error))
-    shortage = _shortage(error)
-    if shortage:
-        return f"{shortage} ({message})" if message else shortage
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, PermissionError) and "mode or owner" not in message:
-            return f"{message}; change its mode or owner (chmod, chown), or its folder's"
-        cause = cause.__context__  # `__cause__` ends where errors reach a user of Python
-    return message
+    """An error's message without the system's number."""
+    return re.sub(r"\[Errno \d+\] ", "", str(error))
 
 
 @contextmanager

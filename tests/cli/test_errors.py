@@ -52,13 +52,6 @@ class Interrupted:
         signal.raise_signal(self.number)
 
 
-class OutOfMemory(Interrupted):
-    """A finder of modules that fails for lack of memory when one of them is imported."""
-
-    def stop(self) -> None:
-        raise MemoryError
-
-
 SLOW_IMPORTS = pytest.mark.parametrize(
     ("command", "words", "module"),
     [
@@ -97,17 +90,6 @@ def test_messages_are_bounded_whatever_a_file_holds(
         assert status in (1, 2)
         assert words.split()[-1] in error
         assert len(error) < 11_000
-
-
-@SLOW_IMPORTS
-def test_too_little_memory_is_said_in_one_line(
-    command: str, words: str, module: str, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    assert interrupted(command, words, module, OutOfMemory(module, signal.SIGINT), tmp_path, monkeypatch) == 1
-    said = capsys.readouterr()
-    assert said.err.count("\n") == 1
-    assert ": error: out of memory: use fewer --workers or a smaller --batch-size" in said.err
 
 
 def interrupted(

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self
 from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.checkpoints.fetch_folder import fetch_folder
 from idmetric.metric.checkpoints.folder import Files
-from idmetric.metric.checkpoints.hub import cached_file, downloaded, fetch
+from idmetric.metric.checkpoints.hub import cached_file, fetch
 from idmetric.metric.checkpoints.revision import Hub
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files.folders import matching
@@ -353,7 +353,7 @@ def _downloaded(weights: Repository, parts: Options) -> Path:
     repo = weights.repo
     try:
         options = {"revision": weights.revision, "use_safetensors": True, **parts}
-        return Path(downloaded(repo, lambda: DiffusionPipeline.download(repo, **options)))
+        return Path(DiffusionPipeline.download(repo, **options))
     except Exception as error:  # the Hub client raises OSError, ValueError and its HTTP library's own errors
         raise CheckpointError(
             f"cannot fetch {weights} from the Hub ({_line(error)}); if it is gated, accept its license at "

@@ -85,14 +85,11 @@ class Threshold:
     Attributes:
         rate: share of the calibration's pairs of two identities that are at most this far apart.
         wanted: the rate that was asked for; it is higher than `rate` where the calibration does not list it.
-        low, high: 95 % confidence interval of the distance, None where the calibration has none.
     """
 
     distance: float
     rate: float
     wanted: float
-    low: float | None = None
-    high: float | None = None
 
     def __str__(self) -> str:
         """Its rate, such as "5 % of pairs", or "1 % of pairs, the nearest below 5 %"."""
@@ -175,13 +172,7 @@ class Calibration:
             listed = float(threshold["false_accept_rate"])
             is_allowed = listed <= rate + _RATE_TOLERANCE
             if is_allowed and (nearest is None or listed > nearest.rate):
-                nearest = Threshold(
-                    distance=float(threshold["distance"]),
-                    rate=listed,
-                    wanted=rate,
-                    low=threshold.get("low"),
-                    high=threshold.get("high"),
-                )
+                nearest = Threshold(float(threshold["distance"]), listed, rate)
         if nearest is None:
             listed_rates = sorted(float(threshold["false_accept_rate"]) for threshold in self.thresholds)
             names = ", ".join(f"{listed:g}" for listed in listed_rates)

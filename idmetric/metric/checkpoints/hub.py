@@ -1,32 +1,21 @@
-"""Files of Hub repositories, each fetched once.
-
-Work without progress is given up: every byte restarts the timeout of an HTTP client, so a server that sends one now and
-then would hold it forever.
-"""
+"""Files of Hub repositories, each fetched once."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import re
-import threading
-import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, wait
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.checkpoints.revision import ADVICE, Hub
 from idmetric.metric.files import StrPath
 from idmetric.metric.files.folders import matching
 
-T = TypeVar("T")
-
 _COMMIT = "[0-9a-f]{40}"
-_PATIENCE = 300.0  # seconds for the next 10 MB, which the Hub client writes at once, or for a smaller file
-_ANSWERS = 3  # times HF_HUB_ETAG_TIMEOUT, for a whole answer without a file
 
 
 def fetch(repo: str, filename: str, hub: Hub = Hub(), advice: str = ADVICE) -> Path:
@@ -45,7 +34,7 @@ def fetch(repo: str, filename: str, hub: Hub = Hub(), advice: str = ADVICE) -> P
         problem = _problem(repo, filename, hub)
         options = asdict(replace(hub, local_files_only=hub.local_files_only or problem is not None))
         try:
-            return Path(downloaded(repo, lambda: huggingface_hub.hf_hub_download(repo, filename, **options), hub))
+            return Path(huggingface_hub.hf_hub_download(repo, filename, **options))
         except huggingface_hub.errors.LocalEntryNotFoundError:
             if problem is None:
                 raise
@@ -76,8 +65,7 @@ def _model_info(repo: str, hub: Hub) -> Any:
     from huggingface_hub import constants
 
     api = huggingface_hub.HfApi(token=hub.token)
-    timeout = constants.HF_HUB_ETAG_TIMEOUT
-    return watched(lambda: api.model_info(repo, revision=hub.revision, timeout=timeout), _ANSWERS * timeout)
+    return api.model_info(repo, revision=hub.revision, timeout=constants.HF_HUB_ETAG_TIMEOUT)
 
 
 def is_absent(error: BaseException | None) -> bool:
@@ -85,11 +73,6 @@ def is_absent(error: BaseException | None) -> bool:
     from huggingface_hub import errors
 
     return isinstance(error, errors.EntryNotFoundError) or _status(error) == 404  # which a mirror gives alone
-
-
-def downloaded(repo: str, download: Callable[[], T], hub: Hub = Hub()) -> T:
-    """What `download` returns, which fetches files of a repository; TimeoutError if the server sends too slowly."""
-    return watched(download, _PATIENCE, lambda: _written(repo, hub))
 
 
 def check_repository(repo: str) -> None:
@@ -124,11 +107,8 @@ def _problem(repo: str, filename: str, hub: Hub) -> Exception | None:
         return None
 
     url = huggingface_hub.hf_hub_url(repo, filename, revision=hub.revision)
-    timeout = constants.HF_HUB_ETAG_TIMEOUT
     try:
-        answer = watched(
-            lambda: huggingface_hub.get_hf_file_metadata(url, token=hub.token, timeout=timeout), _ANSWERS * timeout
-        )
+        answer = huggingface_hub.get_hf_file_metadata(url, token=hub.token, timeout=constants.HF_HUB_ETAG_TIMEOUT)
     except (errors.EntryNotFoundError, errors.RevisionNotFoundError):
         return None
     except Exception as error:  # the Hub client raises OSError, ValueError and its HTTP library's own errors
@@ -199,8 +179,6 @@ def _reason(error: BaseException, repo: str, hub: Hub) -> str:
         advice = _ADVICE.get(status, "an error of the server: try again later")
         return f"HTTP {status} for {page}, {advice}"
     text = " ".join(str(error).split())[:200]
-    if isinstance(error, TimeoutError):
-        return f"{constants.ENDPOINT} is too slow ({text}): check the network, HTTPS_PROXY and HF_ENDPOINT"
     if isinstance(error, ValueError):
         return text
     return (
@@ -219,17 +197,6 @@ def cached_file(repo: str, filename: str, hub: Hub = Hub()) -> Path | None:
     return None  # also for a marker that the Hub has no such file
 
 
-def _written(repo: str, hub: Hub) -> list[tuple[str, int, int]]:
-    """Names, sizes and times of a repository's files in the cache, finished or not."""
-    folder = Path(_cache(hub), f"models--{repo.replace('/', '--')}", "blobs")
-    files = []
-    with contextlib.suppress(OSError):  # a file that has just been renamed
-        for path in sorted(folder.iterdir()):
-            status = path.stat()
-            files.append((path.name, status.st_size, status.st_mtime_ns))
-    return files
-
-
 def _cache(hub: Hub) -> str:
     from huggingface_hub import constants
 
@@ -243,36 +210,3 @@ def hub_name(folder: StrPath) -> str | None:
     if match is None or path.parent.name != "snapshots":
         return None
     return f"{match[1]}/{match[2]}"
-
-
-# Work that is given up when it makes no progress
-
-
-def watched(work: Callable[[], T], patience: float, progress: Callable[[], object] | None = None) -> T:
-    """Return the result of `work`, which runs in a thread of its own.
-
-    Args:
-        patience: seconds without progress after which TimeoutError is raised; the thread keeps running until its work
-            or the process ends.
-        progress: a value that changes whenever there is progress; None: there is none until the work is done.
-    """
-    outcome: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            outcome.set_result(work())
-        except BaseException as error:  # raised again below
-            outcome.set_exception(error)
-
-    threading.Thread(target=run, name="idmetric download", daemon=True).start()
-    last_value: object = None
-    last_change = time.monotonic()
-    while not wait([outcome], timeout=min(patience / 4, 1)).done:
-        value = progress() if progress is not None else None
-        now = time.monotonic()
-        if value != last_value:
-            last_value = value
-            last_change = now
-        elif now - last_change > patience:
-            raise TimeoutError(f"no progress in {patience:g} s")
-    return outcome.result()

@@ -84,8 +84,6 @@ def below_hidden(path: PurePath) -> bool:
     return any(map(is_hidden, path.parts))
 
 
-def _folder_id(folder: Path) -> tuple[int, int] | str:
+def _folder_id(folder: Path) -> tuple[int, int]:
     status = os.stat(folder)
-    if not status.st_ino:  # a file system without numbers of files
-        return os.path.realpath(folder)
     return status.st_dev, status.st_ino

@@ -212,7 +212,6 @@ def _decode(image: Image.Image, name: str, upright: bool, *, is_file: bool = Fal
         if image.tell() == 0:
             has_more_frames = is_animated(image)
         image.load()
-        image = _with_colormap(image)
     except ImageReadError:
         raise
     except Exception as error:  # a truncated file raises OSError, SyntaxError, struct.error, ... by format
@@ -277,6 +276,8 @@ def _check_tiff(image: Image.Image, name: str) -> None:
         kind = f"{bits}-bit channels in separate planes"
     elif image.mode in ("I", "F") and tags.prefix == TiffImagePlugin.MM and is_compressed:
         kind = f"compressed big-endian {bits}-bit values"
+    elif image.mode == "P" and max(tags[TiffImagePlugin.COLORMAP]) < 256:
+        kind = "a palette of 8 bits"
     else:
         return
     raise ImageReadError(
@@ -284,18 +285,6 @@ def _check_tiff(image: Image.Image, name: str) -> None:
         f"this TIFF holds {kind}, which Pillow would read as another picture: save it as PNG with another program, "
         "such as ImageMagick (magick a.tif a.png)",
     )
-
-
-def _with_colormap(image: Image.Image) -> Image.Image:
-    """A TIFF with the colors of its palette; Pillow makes palettes black that some programs wrote with 8 bits."""
-    if not isinstance(image, TiffImagePlugin.TiffImageFile) or image.mode != "P":
-        return image
-    colors = image.tag_v2[TiffImagePlugin.COLORMAP]
-    if max(colors) > 255:
-        return image
-    image = image.copy()
-    image.putpalette(bytes(colors), "RGB;L")
-    return image
 
 
 def _orientation(image: Image.Image) -> int | None:

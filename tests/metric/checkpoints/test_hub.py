@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -189,29 +188,6 @@ def test_a_server_cannot_write_outside_the_cache_by_an_etag(etag: str, hub: HubS
             attempt()
     assert not hub.downloads("")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["repo"]
-
-
-@pytest.mark.parametrize("method", ["HEAD", "GET"])
-def test_a_server_that_sends_a_byte_now_and_then_is_given_up(
-    method: str, hub: HubServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each byte restarts the timeout of the HTTP client: a file of a megabyte would take eleven days."""
-    from huggingface_hub import constants
-
-    monkeypatch.setattr(constants, "HF_HUB_ETAG_TIMEOUT", 0.2)
-    monkeypatch.setattr("idmetric.metric.checkpoints.hub._PATIENCE", 0.6)
-    hub.drips = method
-    for attempt in (lambda: load("owner/model"), lambda: fetch_folder(Files("owner/model"), ["*.safetensors"])):
-        with pytest.raises(CheckpointError, match=r"too slow \(no progress in 0\.6 s\): check the network") as caught:
-            attempt()
-        assert "\n" not in str(caught.value)
-    hub.drips = ""
-    hub.refusal = 404
-    hub.closing.set()
-    for thread in threading.enumerate():  # what is given up ends with the server
-        if thread.name == "idmetric download":
-            thread.join(5)
-            assert not thread.is_alive()
 
 
 def test_all_files_come_from_the_commit_of_the_first(hub: HubServer) -> None:

@@ -529,6 +529,15 @@ def tiff(values: NDArray[Any], byte_order: str = "<", deflate: bool = False, **t
     return head + data + directory + bytes(4) + later
 
 
+def test_tiffs_with_palettes_of_8_bits_are_refused() -> None:
+    indices = np.arange(6, dtype=np.uint8).reshape(2, 3, 1)
+    wide = tuple(257 * value for value in range(256)) * 3
+    pixels = np.asarray(read_image(tiff(indices, photometric=3, colormap=wide)))
+    np.testing.assert_array_equal(pixels[..., 0], indices[..., 0])
+    with pytest.raises(ImageReadError, match="a palette of 8 bits"):
+        read_image(tiff(indices, photometric=3, colormap=tuple(range(256)) * 3))
+
+
 @pytest.mark.parametrize("byte_order", ["<", ">"])
 @pytest.mark.parametrize("deflate", [False, True])
 def test_plain_tiffs_have_the_pixels_that_were_written(byte_order: str, deflate: bool) -> None:
