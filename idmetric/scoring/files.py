@@ -26,14 +26,12 @@ class Cross:
     Attributes:
         left_out: references among the candidates, which are not scored.
         subject: holds the references, of which `references` are the names then; they are not read.
-        present: files that were seen to exist when references were looked for among the candidates.
     """
 
     references: list[str]
     candidates: list[str]
     left_out: tuple[str, ...] = ()
     subject: Subject | None = None
-    present: frozenset[str] = frozenset()
 
     @property
     def files(self) -> list[File]:
@@ -80,8 +78,7 @@ def cross(
         raise RequestError(
             "all candidates are references: name others, or score them too (--include-refs, include_references=True)"
         )
-    present = frozenset(path for path, number in file_ids.items() if number is not None)
-    return Cross(reference_paths, candidates, tuple(left_out), subject, present)
+    return Cross(reference_paths, candidates, tuple(left_out), subject)
 
 
 def _subject_among(references: Any) -> Subject | None:
@@ -159,8 +156,7 @@ def check_files(work: Cross | Pairs, on_error: str) -> None:
 
 def absent_files(work: Cross | Pairs) -> list[str]:
     """The images and masks that do not exist; found without importing what reads them."""
-    present = work.present if isinstance(work, Cross) else frozenset()
-    files = dict.fromkeys(path for file in work.files for path in file if path is not None and path not in present)
+    files = dict.fromkeys(path for file in work.files for path in file if path is not None)
     return [path for path in files if _is_absent(path) and not paths.is_address(path)]
 
 
