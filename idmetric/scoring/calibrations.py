@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from idmetric.metric.calibration import apply as calibrations
 from idmetric.metric.calibration.apply import PAIR_RATE, Calibration, CalibrationError, Threshold
 from idmetric.metric.errors import RequestError
 from idmetric.scoring.limits import Limit
@@ -29,9 +28,9 @@ def calibration_of(metric: Embedder, calibration: PathLike | Calibration | None,
                 "`idmetric eval calibrate`"
             )
     else:
-        chosen = calibration if isinstance(calibration, Calibration) else calibrations.read(calibration)
-        if not chosen.model.is_same(metric.calibrated_model(files=False)):  # the revision usually suffices
-            chosen.check_model(metric.calibrated_model())
+        from idmetric.metric.calibration.calibrated import checked_calibration  # torch: not for --help
+
+        chosen = checked_calibration(calibration, metric.weights, metric.label, metric.resolution)
     chosen.check_distance(distance)
     return chosen
 

@@ -84,7 +84,6 @@ FORMS: dict[str, Callable[[Rows], bytes]] = {
     "commas": lambda rows: joined(rows).encode(),
     "semicolons": lambda rows: joined(rows, ";").encode(),
     "tabs": lambda rows: joined(rows, "\t").encode(),
-    "sep=": lambda rows: f"sep=;\r\n{joined(rows, ';')}".encode(),
     "BOM": lambda rows: joined(rows).encode("utf-8-sig"),
     "UTF-16": lambda rows: joined(rows, "\t").encode("utf-16"),
     "UTF-16 without a mark": lambda rows: joined(rows, "\t").encode("utf-16-le"),

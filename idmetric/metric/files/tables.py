@@ -1,8 +1,8 @@
 """Tables that people and spreadsheets write, and numbers, columns and CSV for them to read.
 
-The only place that reads CSV and JSON lines. A table may be separated by commas, semicolons or tabs, begin with Excel's
-line `sep=;`, and be UTF-8 or UTF-16, with or without a byte order mark. Spaces around cells that are not in quotes do
-not count, nor do rows without any text. What cannot be read is refused by its row and column. Rows are counted from 1
+The only place that reads CSV and JSON lines. A table may be separated by commas, semicolons or tabs, and be UTF-8 or
+UTF-16, with or without a byte order mark. Spaces around cells that are not in quotes do not count, nor do rows without
+any text. What cannot be read is refused by its row and column. Rows are counted from 1
 with the header, as spreadsheets count them.
 
 Also the only place that writes CSV for people and spreadsheets. A spreadsheet runs a cell that begins with = + - @ as a
@@ -125,7 +125,6 @@ def _cell(value: Any) -> Any:
 
 SEPARATORS = ("\t", ",", ";")  # of several that split all rows alike, the first counts: tabs are rare in names
 _SAMPLE = 100  # rows that decide on the separator
-_DECLARED = re.compile(r'"?sep=(.)"?[ \t]*(?:\r\n|\r|\n|\Z)', re.IGNORECASE)
 _NUMBER_WITH_COMMA = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?", re.ASCII)
 _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}", re.ASCII)
 _KINDS = {bool: "true or false", int: "a number", float: "a number", str: "text", list: "a list", dict: "an object"}
@@ -269,10 +268,6 @@ def read_cells(data: bytes, separators: Sequence[str] = SEPARATORS) -> list[Tabl
 
 
 def _rows(text: str, separators: Sequence[str]) -> list[TableRow]:
-    declared = _DECLARED.match(text)
-    if declared:
-        text = text[declared.end() :]
-        return list(_split(text, declared[1]))
     return list(_split(text, _separator(text, separators)))
 
 

@@ -15,7 +15,6 @@ from idmetric.metric.images.kinds import (
     Color,
     ImageLike,
     ImageReadError,
-    MaskId,
     Outside,
     describe,
     naming,
@@ -31,13 +30,12 @@ def cut_out(
     mask: MaskLike,
     outside: Outside = "black",
     *,
-    mask_id: MaskId | None = None,
     background: Color = WHITE,
 ) -> tuple[Image.Image | Tensor, Tensor]:
     """The subject of an image: the pixels outside its mask painted over or cut off, at the image's own size.
 
     Args:
-        image, background: as for `read_image`. mask, mask_id: as for `read_mask`.
+        image, background: as for `read_image`. mask: as for `read_mask`.
         outside: "black" or "white" paints, "crop" paints black and cuts to the box of the pixels that the mask
             covers by half (or at all, if none is), "keep" leaves the image as it is.
 
@@ -59,7 +57,7 @@ def cut_out(
     else:
         subject = read_image(image, background=background)
         size = (subject.height, subject.width)
-    cover = read_mask(mask, size, image=subject, mask_id=mask_id)
+    cover = read_mask(mask, size, image=subject)
     if not cover.any():
         source = mask.source if isinstance(mask, Labeled) else mask
         raise ImageReadError(describe(source), "it is empty: a mask must select something, white = subject")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from idmetric.metric.images.fit import SQUASH, Fit
 from idmetric.metric.images.kinds import WHITE, Color, Sides
-from idmetric.metric.images.masks import MaskId, MaskLike
+from idmetric.metric.images.masks import MaskLike
 from idmetric.metric.images.read import (
     ImageLike,
     ImageReadError,
@@ -128,13 +128,11 @@ class Preprocessor:
         image: ImageLike,
         mask: MaskLike | None = None,
         outside: Outside = "black",
-        *,
-        mask_id: MaskId | None = None,
     ) -> LoadedImage:
         """One image as this model sees it, and its mask.
 
         Args:
-            image, mask, outside, mask_id: as for `embed`.
+            image, mask, outside: as for `embed`.
 
         Returns:
             Pixels (3, h, w) in [0, 1], h and w from `size_for`; how much of each pixel the mask covers (h, w), or None
@@ -149,7 +147,7 @@ class Preprocessor:
         from idmetric.metric.images.regions import cut_out  # masks of any format
 
         self.check_mask(mask)
-        subject, cover = cut_out(image, mask, outside, mask_id=mask_id, background=self.background)
+        subject, cover = cut_out(image, mask, outside, background=self.background)
         try:
             return self.fitted(subject, cover)
         except ImageReadError as error:  # it knows the cut-out alone

@@ -347,7 +347,7 @@ def test_mask_id_is_taken_wherever_masks_are(metric: Embedder, tmp_path: Path) -
     assert torch.equal(metric(photo, other, mask_a=mask, mask_id=2), far)
     torch.testing.assert_close(metric.similarity(photo, other, mask_a=mask, mask_id=2), 1 - far)
     torch.testing.assert_close(metric.pairwise([photo], [other], masks_a=[mask], mask_id=2)[0], far)
-    assert torch.equal(cut_out(photo, mask, mask_id=2)[1], read_mask(wanted))
+    assert torch.equal(cut_out(photo, Labeled(mask, 2))[1], read_mask(wanted))
     assert torch.equal(IdentityLoss(metric, photo, masks=mask, mask_id=2).references.cls, plain.cls)
     heat = heatmaps(metric, photo, other, masks=mask, mask_id=2)[0]
     assert torch.equal(heat, heatmaps(metric, photo, other, masks=wanted)[0])
