@@ -52,8 +52,8 @@ COMMANDS = {
     "gallery build": "gallery build {in}/photos --gallery {out}/index",
     "gallery dedupe": "gallery dedupe {in}/photos --output {out}/duplicates.csv",
     "match": (
-        "match {in}/photos/box --subject mug={in}/photos/mug/0.jpg --subject can={in}/photos/can --output {out}/rows.csv "
-        "--format csv"
+        "match {in}/photos/box --subject mug={in}/photos/mug/0.jpg --subject can={in}/photos/can "
+        "--output {out}/rows.csv --format csv"
     ),
 }
 
