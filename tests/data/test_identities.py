@@ -81,3 +81,18 @@ def test_nan_is_missing_in_every_column(tmp_path: Path) -> None:
     assert (first.identity, first.id, first.label, first.seed, first.dataset) == ("t/7", "t/7", 7.0, 7, "7")
     assert (second.identity, second.id, second.label, second.seed) == (None, "t/all/000001", None, None)
     assert second.dataset == "t"
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_twins_among_identities_get_a_note_with_both_names(tmp_path: Path, ending: str) -> None:
+    decomposed = unicodedata.normalize("NFD", CAFE)
+    names = ["rex", "rex ", "Tom", "tom", CAFE, decomposed, "anna"]
+    rows = [Row(name, f"{number}.png") for number, name in enumerate(names)]
+    file = tmp_path / f"m.{ending}"
+    Manifest.from_rows(rows, tmp_path).write(file)
+    expected = r"stay different: 'rex' and 'rex '; 'Tom' and 'tom'; 'caf\\xe9' and 'cafe\\u0301'$"
+    with pytest.warns(UserWarning, match=expected):
+        assert read(file).column("identity") == names
+    put_all(tmp_path, *(f"{number}.png" for number in range(len(names))))
+    with pytest.warns(UserWarning, match=r"'m/rex' and 'm/rex '; 'm/Tom' and 'm/tom'; "):
+        import_dataset("table", file)

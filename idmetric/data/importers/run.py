@@ -19,7 +19,7 @@ from idmetric.data.importers.images import content, ending_of
 from idmetric.data.importers.source import Shard, Source, open_source
 from idmetric.data.manifest.check import Progress
 from idmetric.data.manifest.schema import COLUMNS, ManifestError, text_of
-from idmetric.data.manifest.table import Manifest, Row
+from idmetric.data.manifest.table import Manifest, Row, warn_of_twins
 from idmetric.metric.files import StrPath, json_file
 from idmetric.metric.files.output import replacing
 from idmetric.metric.files.tables import first_few, number_of
@@ -307,6 +307,7 @@ def import_dataset(
         raise ManifestError(
             f"{len(job.rejected)} rows cannot be imported; fix them, or leave them out (--on-error skip):\n  {lines}"
         )
+    warn_of_twins(manifest)
     return manifest
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
@@ -39,6 +40,7 @@ from idmetric.data.manifest.schema import (
     text_of,
 )
 from idmetric.data.manifest.split_words import split_name
+from idmetric.data.manifest.twins import twins_note
 from idmetric.metric.files import StrPath
 from idmetric.metric.files.tables import first_few
 
@@ -229,7 +231,16 @@ def read(path: StrPath) -> Manifest:
         ManifestError: naming the file, rows and columns at fault.
     """
     path = Path(path)
-    return Manifest(read_table(path), path.parent, str(path))
+    manifest = Manifest(read_table(path), path.parent, str(path))
+    warn_of_twins(manifest)
+    return manifest
+
+
+def warn_of_twins(manifest: Manifest) -> None:
+    """Warn of identities with names that differ by case, spaces or the coding of accents alone."""
+    note = twins_note(manifest.column("identity"))
+    if note is not None:
+        warnings.warn(note, stacklevel=3)
 
 
 def merge(manifests: Sequence[Manifest], shared: bool = False) -> Manifest:
