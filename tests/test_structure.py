@@ -52,7 +52,6 @@ PAIR = {"modules": 50, "lines": 5500, "nodes": 34_000}
 # what the modules of a pair import late, inside functions, and why
 LATE = {
     "metric.checkpoints.hub": "huggingface_hub",
-    "metric.checkpoints.missing": "a message, of a folder that holds no model",
     "metric.distance.cosine": "torch",
     "metric.distance.sinkhorn": "torch",
     "metric.images.resize": "torch",

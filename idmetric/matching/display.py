@@ -1,8 +1,11 @@
-"""How a `Match` looks in a notebook: each subject's numbers, the worst images with their pictures, and a plot."""
+"""How a `Match` looks in a notebook: each subject's numbers, the worst images with their pictures, and a plot.
+
+Its module imports this one.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -11,14 +14,11 @@ from idmetric.metric.files.tables import four
 from idmetric.pages.notebook import ROWS, picture_of, table
 from idmetric.pages.render import short
 
-if TYPE_CHECKING:
-    from idmetric.matching.result import Match
-
 _SUMMARY = ("subject", "n", "coverage", "mean", "worst", "worst_image", "threshold")
 _MOST_NAMES = 30  # of images below a plot
 
 
-def match_html(match: Match) -> str:
+def match_html(match: Any) -> str:
     """Two tables: a row for each subject, and the worst images first, with the state and distance of each subject."""
     summary = [[row.get(name) for name in _SUMMARY] for row in match.summary.rows[:ROWS]]
     subjects = table(_SUMMARY, summary, len(match.summary))
@@ -38,15 +38,15 @@ def match_html(match: Match) -> str:
     return subjects + images
 
 
-def _state(match: Match, time: int, subject: int) -> str:
-    state = match.states[time][subject]
+def _state(match: Any, time: int, subject: int) -> str:
+    state: str = match.states[time][subject]
     distance = match.nearest[time, subject]
     if np.isnan(distance):
         return state
     return f"{state} {four(float(distance))}".strip()
 
 
-def plot_match(match: Match, ax: Any = None) -> Any:
+def plot_match(match: Any, ax: Any = None) -> Any:
     """Draw the distances, see `Match.plot`."""
     need("eval", "plot()", matplotlib="matplotlib")
     import matplotlib.pyplot as plt

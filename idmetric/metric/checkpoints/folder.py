@@ -8,6 +8,7 @@ from pathlib import Path
 
 from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.checkpoints.revision import ADVICE, Hub, commit_of
+from idmetric.metric.checkpoints.training_run import RECORD
 from idmetric.metric.files import StrPath
 
 
@@ -47,9 +48,10 @@ class Files:
         path = Path(self.name, filename)
         if path.is_file():
             return path
-        from idmetric.metric.checkpoints.missing import missing_file
-
-        raise missing_file(Path(self.name), filename)
+        advice = ""
+        if any((folder / RECORD).is_file() for folder in (Path(self.name), Path(self.name).parent)):
+            advice = ", as its training is unfinished: resume it, or write its model by `idmetric train` with --export"
+        raise CheckpointError(f"{self.name!r} is not a model folder: it has no {filename}{advice}")
 
     def optional(self, filename: str) -> Path | None:
         """The file, or None if it does not exist (without a network: if it is not in the cache).
