@@ -118,12 +118,12 @@ class Evaluation:
 
         if ax is None:
             _, ax = plt.subplots(figsize=(6, 1 + 0.3 * len(values)), layout="constrained")
-        places = range(len(values))
-        ax.plot([value.value for value in values], places, "o")
-        for place, value in enumerate(values):
+        heights = range(len(values))
+        ax.plot([value.value for value in values], heights, "o")
+        for height, value in enumerate(values):
             if value.low is not None and value.high is not None:
-                ax.hlines(place, value.low, value.high)
-        ax.set_yticks(places, labels)
+                ax.hlines(height, value.low, value.high)
+        ax.set_yticks(heights, labels)
         ax.invert_yaxis()
         ax.set_xlabel(column)
         return ax

@@ -28,13 +28,13 @@ _FLIPS = 10_000  # random flips of more subjects
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two methods on the places that both have.
+    """Two methods on the slots that both have.
 
     Attributes:
         a, b: the methods. difference: mean of a's scores less b's.
         low, high: its 95 % interval; None of fewer than three subjects.
         p: of `sign_flip`. p_holm: p, corrected for all comparisons of one call of `compare`, `tests` of them.
-        subjects, pairs: numbers of subjects and of places.
+        subjects, pairs: numbers of subjects and of slots.
     """
 
     a: str
@@ -66,10 +66,10 @@ def compare(
     *,
     limits: tuple[float, float] = (-math.inf, math.inf),
 ) -> list[Comparison]:
-    """Compare each two methods, or each with one, on the places that both have; pairs without any are left out.
+    """Compare each two methods, or each with one, on the slots that both have; pairs without any are left out.
 
     Args:
-        scores: method -> place -> score. A place begins with its subject.
+        scores: method -> slot -> score. A slot, such as (subject, prompt, seed), begins with its subject.
         limits: the range of a difference, which its interval does not leave.
     """
     pairs = list(combinations(scores, 2))
@@ -78,10 +78,10 @@ def compare(
 
     comparisons = []
     for a, b in pairs:
-        places = [place for place in scores[a] if place in scores[b]]
-        if places:
-            differences = np.array([scores[a][place] - scores[b][place] for place in places])
-            subjects = np.array([place[0] for place in places], dtype=object)
+        shared_slots = [slot for slot in scores[a] if slot in scores[b]]
+        if shared_slots:
+            differences = np.array([scores[a][slot] - scores[b][slot] for slot in shared_slots])
+            subjects = np.array([slot[0] for slot in shared_slots], dtype=object)
             comparisons.append(_compared(a, b, differences, subjects, limits))
 
     corrected = holm([comparison.p for comparison in comparisons]).tolist()
