@@ -16,8 +16,6 @@ from typing import Any
 from idmetric.pages.chart import Scale, percent
 from idmetric.pages.render import render, short
 from idmetric.scoring.album import Album, FileAlbum
-from idmetric.scoring.limits import OWN_PHOTOS
-from idmetric.scoring.references import ENOUGH
 
 _COPY = " repeats the pixels of "  # in the warning of a copy
 _BINS = 100  # in the strip of distances
@@ -25,17 +23,8 @@ _DOT = 9.0  # distance between stacked dots in pixels, if there is room
 _STRIP = 96  # greatest height of the strip in pixels
 
 
-@dataclass(frozen=True)
-class Offer:
-    """A threshold that the page offers; if it is not `firm`, it sorts the images without a verdict."""
-
-    label: str
-    distance: float
-    firm: bool = True
-
-
 def score_page(scores: Any, album: Album | FileAlbum, *, messages: Sequence[str] = ()) -> str:
-    """Make the page of scores; it starts at the first threshold, the one in force or that of the references.
+    """Make the page of scores; it starts at the threshold in force.
 
     Args:
         scores: `Scores`, whose module imports this one.
@@ -48,13 +37,12 @@ def score_page(scores: Any, album: Album | FileAlbum, *, messages: Sequence[str]
     ranked = sorted(scores.rows, key=lambda row: row["rank"])
     entries = album.finish(ranked)
     facts = scores.to_dict()
-    offers = _offers(scores)
-    thresholds = [offer.distance for offer in offers]
+    limit = scores.limit
     real: Mapping[str, float] = {}
     if scores.baseline is not None:
         real = scores.baseline.distances
     distances = [entry.row["distance"] for entry in entries]
-    axis = _axis(distances, real, thresholds)
+    axis = _axis(distances, real, limit.distance if limit is not None else math.nan)
 
     references = list(album.references)
     number = {file: index for index, file in enumerate(references)}
@@ -92,44 +80,11 @@ def score_page(scores: Any, album: Album | FileAlbum, *, messages: Sequence[str]
         pictures=album.pictures,
         nearest_of=Counter(entry.reference for entry in entries),
         axis=axis,
-        thresholds=offers,
-        by_own_photos=scores.threshold_source == OWN_PHOTOS,
-        rate_note=_rate_note(scores),
-        enough=ENOUGH,
+        limit=limit,
         nearest=min(finite),
         farthest=max(finite),
         median=statistics.median(finite),
         mean=statistics.fmean(finite),
-    )
-
-
-def _offers(scores: Any) -> list[Offer]:
-    """Return the thresholds that the page offers."""
-    calibration = scores.calibration
-    rests_on_photos = calibration is not None and calibration.rests_on_photos
-    limit = scores.limit
-    offers = []
-    if limit is not None:
-        is_firm = limit.rate is None or rests_on_photos
-        offers.append(Offer(limit.source, limit.distance, is_firm))
-    if scores.baseline is not None and scores.threshold_source != OWN_PHOTOS:  # which is the same distance
-        is_firm = len(scores.baseline.distances) >= ENOUGH
-        offers.append(Offer("farthest real photo", scores.baseline.max, is_firm))
-    return offers
-
-
-def _rate_note(scores: Any) -> str:
-    """How much more often than a calibration's rates say the nearest of several references is accepted."""
-    if scores.baseline is None or scores.baseline.aggregate != "best":
-        return ""
-    if scores.limit is None or scores.limit.rate is None:
-        return ""
-    rate = scores.limit.rate
-    count = len(scores.baseline.distances)
-    accepted = 1 - (1 - rate) ** count
-    return (
-        f"Rates of a calibration are of single pairs. The nearest of {count} references is accepted more often: at "
-        f"{100 * rate:g} % of pairs, up to {100 * accepted:.2g} % of other subjects if the references were independent."
     )
 
 
@@ -158,15 +113,16 @@ class Axis:
 def _axis(
     distances: Sequence[float],
     real: Mapping[str, float],
-    thresholds: Sequence[float],
+    threshold: float,
 ) -> Axis:
     # the ends are round numbers
     finite = [distance for distance in (*distances, *real.values()) if math.isfinite(distance)]
     farthest = 1.0
     if finite:
         farthest = max(1e-3, *finite)
-    shown_thresholds = [threshold for threshold in thresholds if 0 <= threshold <= 2 * farthest]
-    values = [0.0, farthest, *finite, *shown_thresholds]
+    values = [0.0, farthest, *finite]
+    if 0 <= threshold <= 2 * farthest:
+        values.append(threshold)
     scale = Scale.of("distance", values, style=".4f")
     low = scale.low
     high = scale.high

@@ -17,10 +17,6 @@ from idmetric.scoring.limits import OWN_PHOTOS, SUBJECTS_OWN, Limit
 if TYPE_CHECKING:
     from idmetric.metric.subject import Subject
 
-# With this many references the farthest is a threshold: one more genuine photo, exchangeable with n of them, lies
-# beyond the farthest in 1 of n + 1 cases, 5 % here and 25 % with three (Vovk et al. 2005, conformal prediction)
-ENOUGH = 19
-
 FEWEST = 5  # references, below which the farthest says little: many genuine photos would lie beyond it
 
 _REMEMBERED = 64  # subjects with a known answer of `originals`, at 27 KB for each photo

@@ -28,16 +28,12 @@
 
   function setThreshold(value, from) {
     if (!Number.isFinite(value)) return;
-    // too few references, or a calibration without photos: images are split, but not judged
-    const neutral = [...document.querySelectorAll(".chip[data-neutral]")].some((chip) => Number(chip.dataset.threshold) === value);
-    const [near, far, count] = neutral ? ["nearer", "farther", "nearer"] : ["pass", "fail", "pass"];
-    document.documentElement.classList.toggle("neutral", neutral);
     const within = cards.filter((card) => card.distance <= value);
     for (const card of cards) {
       card.pass = Boolean(card.state) && card.distance <= value;  // a copy neither passes nor fails
       card.el.classList.toggle("pass", card.pass);
       card.dot.classList.toggle("pass", card.pass);
-      if (card.state) card.state.textContent = card.pass ? near : far;
+      if (card.state) card.state.textContent = card.pass ? "pass" : "fail";
     }
     const passes = cards.filter((card) => card.pass).length, judged = cards.filter((card) => card.state).length;
     const copied = judged < cards.length ? `; with copies ${within.length} of ${cards.length}` : "";
@@ -45,20 +41,13 @@
     for (const option of $("status").options) option.disabled = false;
     document.documentElement.style.setProperty("--cut", cut(value) + "%");
     $("passes").textContent = `${passes} of ${judged}`;
-    $("passes-title").textContent = neutral ? "Nearer" : "Pass";
-    for (const option of $("status").options) {
-      if (option.value === "pass") option.text = neutral ? "Nearer" : "Pass";
-      if (option.value === "fail") option.text = neutral ? "Farther" : "Fail";
-    }
-    const chosen = [...document.querySelectorAll(".chip[data-threshold]")].find((chip) => Number(chip.dataset.threshold) === value);
-    const source = chosen ? ` (${chosen.dataset.label})` : "";
-    $("count").textContent = `${passes} of ${judged} ${count} at ${value.toFixed(4)}${source}${copied}`;
+    const chip = document.querySelector(".chip");
+    const source = chip && Number(chip.dataset.threshold) === value ? ` (${chip.dataset.label})` : "";
+    $("count").textContent = `${passes} of ${judged} pass at ${value.toFixed(4)}${source}${copied}`;
     if (from !== "slider") $("slider").value = String(value);
     if (from !== "number") $("threshold").value = value.toFixed(4);
-    $("slider").setAttribute("aria-valuetext", `${value.toFixed(4)}: ${passes} of ${judged} ${count}`);
-    for (const chip of document.querySelectorAll(".chip")) {
-      chip.setAttribute("aria-pressed", String(Number(chip.dataset.threshold) === value));
-    }
+    $("slider").setAttribute("aria-valuetext", `${value.toFixed(4)}: ${passes} of ${judged} pass`);
+    if (chip) chip.setAttribute("aria-pressed", String(Number(chip.dataset.threshold) === value));
     update();
   }
 
