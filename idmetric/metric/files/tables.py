@@ -2,8 +2,8 @@
 
 The only place that reads CSV and JSON lines. A table may be separated by commas, semicolons or tabs, and be UTF-8 or
 UTF-16, with or without a byte order mark. Spaces around cells that are not in quotes do not count, nor do rows without
-any text. What cannot be read is refused by its row and column. Rows are counted from 1
-with the header, as spreadsheets count them.
+any text. What cannot be read is refused by its row and column. Rows are counted from 1 with the header, as spreadsheets
+count them.
 
 Also the only place that writes CSV for people and spreadsheets. A spreadsheet runs a cell that begins with = + - @ as a
 formula, even if it is the name of a file. As OWASP advises (CSV Injection), such text gets a single quote in front.

@@ -175,7 +175,7 @@ def checked_path(source: StrPath, name: str) -> str:
     except PermissionError as error:
         _refuse(error, name)
     except (OSError, ValueError) as error:
-        raise ImageReadError(name, f"{ABSENT}") from error
+        raise ImageReadError(name, ABSENT) from error
 
     if stat.S_ISDIR(status.st_mode):
         raise ImageReadError(name, "it is a folder: give the image files in it")
