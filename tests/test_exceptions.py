@@ -15,11 +15,10 @@ import idmetric
 ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "CheckpointError": ("a " * 10_000 + "\x1b",),
     "CommandError": ("name a file", 2),
-    "GalleryError": ("format 99",),
     "ImageReadError": ("a.png", "it holds 2 values", True),
     "NonFiniteError": ("a.png is NaN", [1]),
     "RequestError": ("no image", "a/*.png"),
-    "ShardError": (Path("a/cls-1.safetensors"), "cannot be read", True),
+    "ShardError": (Path("a/cls-1.safetensors"), "cannot be read"),
 }
 SYSTEM = {"OutputError": (28, "cannot write 'a'", "a")}
 

@@ -38,7 +38,6 @@ AT_TOP = {"pyarrow": "data.manifest.arrow", "torchmetrics": "adapters.metrics"}
 # function that imports a package -> the function that was called before and checks it
 CHECKED_BY = {
     "adapters.export._onnx_bytes": "adapters.export.export",
-    "adapters.export._quantized": "adapters.export.export",
     "adapters.export._session": "adapters.export.export",
     "data.generate.engines.FluxCanny.options": "data.generate.engines.open_engine",
     "data.generate.engines.add_lightning": "data.generate.engines.open_engine",

@@ -218,7 +218,8 @@ def _is_frame_of_clip(name: str) -> bool:
 def _with_labels(lists: Sequence[Sequence[Region]], labels: Collection[str]) -> list[list[Region]]:
     """Regions with the labels that say which subject they may show.
 
-    Labels that no subject has keep their regions from being compared; RequestError if that would be all of them.
+    One label that all regions have, such as "object", and no subject, says nothing: it is left out, with a warning.
+    Other labels that no subject has keep their regions from being compared; RequestError if that would be all of them.
     """
     unchanged = [list(image_regions) for image_regions in lists]
     if not labels:  # images are compared with each other
@@ -229,6 +230,13 @@ def _with_labels(lists: Sequence[Sequence[Region]], labels: Collection[str]) -> 
     unknown = sorted(region_labels - {"", *labels})
     if not unknown:
         return unchanged
+    if len(region_labels) == 1:
+        warnings.warn(
+            f"all regions are labeled {unknown[0]}, which is no subject's name or class word: they are compared as "
+            "regions without labels",
+            stacklevel=5,
+        )
+        return [[replace(region, label="") for region in image_regions] for image_regions in lists]
     names = ", ".join(first_few(unknown, 3))
     if len(unknown) == len(region_labels):
         raise RequestError(

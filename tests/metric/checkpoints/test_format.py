@@ -110,12 +110,14 @@ def test_settings_of_which_no_model_can_be_built_are_named_by_their_folder(kind:
         load(tmp_path, device="cpu")
 
 
-def test_the_pointer_of_git_lfs_and_split_weights_say_how_to_get_the_file(metric: IDSim, tmp_path: Path) -> None:
+def test_the_pointer_of_git_lfs_says_how_to_get_the_file_and_split_weights_are_refused(
+    metric: IDSim, tmp_path: Path
+) -> None:
     metric.save_pretrained(tmp_path)
     weights = tmp_path / "model.safetensors"
     weights.rename(tmp_path / "model-00001-of-00002.safetensors")
     (tmp_path / "model.safetensors.index.json").write_text("{}")
-    with pytest.raises(CheckpointError, match=r"but a model\.safetensors\.index\.json: save the model again"):
+    with pytest.raises(CheckpointError, match=r"it has no model\.safetensors"):
         load(tmp_path)
     weights.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a21\nsize 12345\n")
     with pytest.raises(CheckpointError, match=r"model\.safetensors': it is the pointer of Git LFS.*git lfs pull"):
