@@ -9,6 +9,7 @@ noted with the function of this package that waits.
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from types import FrameType
 from typing import Any, Self
@@ -19,6 +20,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 from torch.utils._pytree import tree_leaves, tree_map_only
+
+import idmetric
 
 READS_VALUES = {"_local_scalar_dense", "_unique2", "bincount", "equal", "is_nonzero", "masked_select", "nonzero",
                 "repeat_interleave", "unique_dim"}  # fmt: skip
@@ -158,8 +161,9 @@ class _Constants(TorchFunctionMode):
 
 def _caller() -> str:
     """The innermost function of this package that runs."""
+    package = os.path.dirname(idmetric.__file__) + os.sep  # a clone of the repository may have the package's name
     frame: FrameType | None = sys._getframe()
-    while frame is not None and ("/idmetric/" not in frame.f_code.co_filename or frame.f_code.co_name[0] == "<"):
+    while frame is not None and (not frame.f_code.co_filename.startswith(package) or frame.f_code.co_name[0] == "<"):
         frame = frame.f_back  # out of PyTorch, and of comprehensions
     if frame is None:
         return "autograd"

@@ -84,6 +84,8 @@ def below_hidden(path: PurePath) -> bool:
     return any(map(is_hidden, path.parts))
 
 
-def _folder_id(folder: Path) -> tuple[int, int]:
+def _folder_id(folder: Path) -> tuple[int, int] | str:
     status = os.stat(folder)
+    if not status.st_ino:  # a file system without numbers of files, where all folders would count as one
+        return os.path.realpath(folder)
     return status.st_dev, status.st_ino

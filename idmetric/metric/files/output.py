@@ -94,7 +94,7 @@ def refuse_irregular(path: StrPath) -> None:
         raise OSError(f"{os.fspath(path)!r} is a pipe or a device, not a file: remove it")
 
 
-def file_id(path: StrPath) -> tuple[int, int] | None:
+def file_id(path: StrPath) -> tuple[int, int] | str | None:
     """Equal only for names of the same regular file: links, and other spellings if the disk ignores case.
 
     None if it does not exist, or is a folder, a pipe or a device.
@@ -105,6 +105,8 @@ def file_id(path: StrPath) -> tuple[int, int] | None:
         return None
     if not stat.S_ISREG(status.st_mode):
         return None
+    if not status.st_ino:  # a file system without numbers of files, where all files would count as one
+        return os.path.normcase(os.path.realpath(path))
     return status.st_dev, status.st_ino
 
 
