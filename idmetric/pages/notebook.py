@@ -11,9 +11,8 @@ from contextlib import suppress
 from html import escape
 from typing import Any, NamedTuple
 
-from idmetric.metric.files.tables import four
-from idmetric.metric.images.kinds import ImageLike, ImageReadError
-from idmetric.metric.images.read import read_image
+from idmetric.metric.images import ImageLike, ImageReadError, read_image
+from idmetric.metric.tables import four
 from idmetric.pages.pictures import jpeg_uri
 
 ROWS = 10  # that are shown of a table

@@ -15,9 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from idmetric.metric.files import StrPath, json_file
-from idmetric.metric.files.hints import need
-from idmetric.metric.files.output import check, replacing
+from idmetric.metric.files import StrPath, check_writable, json_text, need, replacing
 from idmetric.version import __version__
 
 if TYPE_CHECKING:
@@ -47,7 +45,7 @@ def render(package: str, name: str, scripts: Sequence[str], **values: Any) -> st
     )
     environment.filters |= {"breaking": _breaking, "number": number}
     environment.policies |= {
-        "json.dumps_function": json_file.text,
+        "json.dumps_function": json_text,
         "json.dumps_kwargs": {"separators": (",", ":")},
     }
     style, _, _ = loader.get_source(environment, "style.css")
@@ -99,4 +97,4 @@ def check_page(path: StrPath) -> None:
         OutputError: if the path is a folder, or its folder is absent or cannot be written to.
     """
     need("eval", "an HTML page", jinja2="jinja2")
-    check(path)
+    check_writable(path)

@@ -10,11 +10,9 @@ from typing import Any
 
 from PIL import Image
 
-from idmetric.metric.images.kinds import ImageReadError
-from idmetric.metric.images.masks import MaskLike
-from idmetric.metric.images.read import Outside, read_image
-from idmetric.metric.images.regions import cut_out
-from idmetric.metric.models.embedder import Embedder
+from idmetric.metric.embedder import Embedder
+from idmetric.metric.images import ImageReadError, Outside, read_image
+from idmetric.metric.masks import MaskLike, cut_out
 from idmetric.pages.pictures import data_uri, room
 from idmetric.scoring.records import File
 

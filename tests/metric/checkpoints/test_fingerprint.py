@@ -13,13 +13,12 @@ import torch
 from idmetric import IdentityLoss, IDSim, load, score
 from idmetric.evaluate.protocols.calibrate import check_models
 from idmetric.gallery import Gallery
-from idmetric.metric.calibration.apply import Calibration, CalibrationError
-from idmetric.metric.calibration.curves import Isotonic
-from idmetric.metric.checkpoints.fingerprint import weights_digest
+from idmetric.metric.calibration import Calibration, CalibrationError, Isotonic
+from idmetric.metric.embedder import weights_digest
 from tests.conftest import random_model
 from tests.embed_parts import pictures
 
-pytestmark = pytest.mark.filterwarnings("ignore::idmetric.metric.calibration.apply.CalibrationWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::idmetric.metric.calibration.CalibrationWarning")
 
 
 @pytest.fixture
@@ -45,9 +44,7 @@ def test_a_digest_covers_names_shapes_types_bytes_and_their_order() -> None:
 
 def test_new_weights_are_hashed_once_until_they_are_written_to(model: IDSim, monkeypatch: pytest.MonkeyPatch) -> None:
     hashed: list[int] = []
-    monkeypatch.setattr(
-        "idmetric.metric.checkpoints.fingerprint.tensors_digest", lambda items: hashed.append(1) or str(len(hashed))
-    )
+    monkeypatch.setattr("idmetric.metric.embedder.tensors_digest", lambda items: hashed.append(1) or str(len(hashed)))
     for _ in range(3):
         model.embed(torch.zeros(3, 64, 64))
     assert len(hashed) == 1

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from idmetric import IdentityLoss, IDSim, NearID
 from idmetric.adapters import IdentityRetrieval, IdentitySimilarity
-from idmetric.metric.distance.sinkhorn import sinkhorn_distance
-from idmetric.metric.models.embedder import Embedder
-from idmetric.metric.models.nearid import NearIDConfig
-from idmetric.metric.models.tiny import TinyConfig
+from idmetric.metric.embedder import Embedder
+from idmetric.metric.nearid import NearIDConfig
+from idmetric.metric.sinkhorn import sinkhorn_distance
+from idmetric.metric.tiny.tiny import TinyConfig
 from idmetric.train.idsim.loss import compare
 from idmetric.train.losses.info_nce import info_nce
 from idmetric.train.losses.near_id import Tuples
