@@ -28,7 +28,7 @@ from rows import Row, over
 from timing import Clock, add_counts, parser_of
 from torch import Tensor
 
-from idmetric.metric.distance import cosine_distance
+from idmetric.metric.cosine import cosine_distance
 from idmetric.metric.embedder import Embedder, auto_device
 from idmetric.metric.files import in_order
 from idmetric.metric.sinkhorn import sinkhorn_distance, sinkhorn_matrix

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from idmetric.metric.files import lazy
+from idmetric.metric.lazy import lazy
 from idmetric.version import __version__ as __version__
 
 if TYPE_CHECKING:

@@ -10,18 +10,21 @@ cannot be used. The caller decides whether such an image is skipped or stops the
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
-from contextlib import closing
+import warnings
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from idmetric.metric.embedding import Embedding, NonFiniteError, concatenate, reason, shown
-from idmetric.metric.files import in_order
+from idmetric.metric.files import in_order, writing
 from idmetric.metric.images import (
     WHITE,
     ImageReadError,
@@ -34,12 +37,13 @@ from idmetric.metric.images import (
     image_of_pixels,
     is_array,
     is_float,
+    is_tensor,
     naming,
     read_file,
     read_image,
 )
-from idmetric.metric.masks import cut_out, labeled
-from idmetric.store import Cache, content_key, settings_digest
+from idmetric.metric.lazy import LazyModule
+from idmetric.store import Store, content_key, folder_name, is_masked, settings_digest
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -49,6 +53,8 @@ if TYPE_CHECKING:
     from idmetric.metric.embedding import Embedding
     from idmetric.metric.images import Color, ImageLike, MaskId, Outside
     from idmetric.metric.masks import MaskLike
+
+torch: Any = LazyModule("torch")  # a command's --help does without
 
 
 # The models of images that the stream reads for.
@@ -321,6 +327,151 @@ OnError = Literal["fail", "skip"]
 
 
 @dataclass
+class Tally:
+    """How many embeddings of images were asked of caches, and how many of them were made."""
+
+    asked: int = 0
+    made: int = 0
+
+    def __str__(self) -> str:
+        return f"embedded {self.made:,} of {self.asked:,} images"
+
+
+_tally: ContextVar[Tally | None] = ContextVar("tally", default=None)
+
+
+@contextmanager
+def tallied() -> Iterator[Tally]:
+    """Count what caches that are opened in the block are asked for."""
+    tally = Tally()
+    token = _tally.set(tally)
+    try:
+        yield tally
+    finally:
+        _tally.reset(token)
+
+
+class Cache:
+    """Embeddings on disk by encoder; whole images and masked ones lie apart.
+
+    Args:
+        folder: made if it does not exist.
+        patches: keep patch tokens as well.
+        is_needed: embeddings are read from here, so that a full disk is an error; otherwise nothing more is kept then,
+            with a warning.
+
+    Raises:
+        OutputError: if the folder cannot be made, or, where it is needed, written to.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        encoders: Sequence[VectorModel],
+        look: Look,
+        *,
+        patches: bool = False,
+        is_needed: bool = False,
+    ) -> None:
+        with writing(folder):  # before anything is embedded
+            folder.mkdir(parents=True, exist_ok=True)
+        self.tally = _tally.get() or Tally()
+        self._is_needed = is_needed
+        self._is_full = False
+        self._stores: list[tuple[Store, Store]] = []  # of each encoder, for whole and for masked images
+        for encoder in encoders:
+            of_whole = folder / folder_name(encoder.about())
+            of_masked = folder / folder_name(encoder.about(look.outside, look.mask_id))
+            whole_store = Store(of_whole, patches, encoder.model_id)
+            masked_store = Store(of_masked, patches, encoder.model_id)
+            self._stores.append((whole_store, masked_store))
+
+    @classmethod
+    def of_store(cls, store: Store) -> Cache:
+        """A cache of one encoder that has whole and masked images in one store."""
+        cache = cls.__new__(cls)
+        cache.tally = _tally.get() or Tally()
+        cache._is_needed = True
+        cache._is_full = False
+        cache._stores = [(store, store)]
+        return cache
+
+    def has(self, encoder: int, key: str) -> bool:
+        """Whether an encoder's embedding of this content is kept; encoders are numbered."""
+        return key in self._stores[encoder][is_masked(key)]
+
+    def add(self, encoder: int, row_of_key: Mapping[str, int], embedding: Embedding) -> None:
+        """Keep rows of an embedding on the CPU, by their contents."""
+        for masked, store in enumerate(self._stores[encoder]):
+            rows = {key: row for key, row in row_of_key.items() if is_masked(key) == masked}
+            if rows:
+                self._write(store.add, list(rows), embedding[list(rows.values())])
+
+    def readable(self, encoder: int, keys: Sequence[str]) -> dict[str, Embedding]:
+        """The embeddings of those contents that are kept; errors as in `embedding`."""
+        embeddings: dict[str, Embedding] = {}
+        for masked, store in enumerate(self._stores[encoder]):
+            if store.unsaved:
+                self._write(store.save)
+            embeddings |= store.readable([key for key in keys if is_masked(key) == masked])
+        return embeddings
+
+    def vectors(self, encoder: int, keys: Sequence[str]) -> NDArray[np.float32]:
+        """Global features (N, D) of kept contents; raises as `embedding`."""
+        whole, masked = self._stores[encoder]
+        rows_of_masked = [row for row, key in enumerate(keys) if is_masked(key)]
+        if not rows_of_masked:
+            return whole.vectors(keys)
+        rows_of_whole = [row for row, key in enumerate(keys) if not is_masked(key)]
+        if not rows_of_whole:
+            return masked.vectors(keys)
+        of_whole = whole.vectors([keys[row] for row in rows_of_whole])
+        vectors = np.empty((len(keys), of_whole.shape[1]), dtype=np.float32)
+        vectors[rows_of_whole] = of_whole
+        vectors[rows_of_masked] = masked.vectors([keys[row] for row in rows_of_masked])
+        return vectors
+
+    def embedding(self, encoder: int, keys: Sequence[str]) -> Embedding:
+        """Embeddings of kept contents, with patches if they are kept.
+
+        Raises:
+            KeyError, ShardError, OSError: as `Store.embedding`.
+        """
+        parts = []
+        order: list[int] = []
+        for masked, store in enumerate(self._stores[encoder]):
+            rows = [row for row, key in enumerate(keys) if is_masked(key) == masked]
+            if rows:
+                parts.append(store.embedding([keys[row] for row in rows]))
+                order += rows
+        return concatenate(parts)[torch.tensor(order).argsort()]
+
+    def save(self) -> None:
+        """Write everything that is not in a file yet."""
+        for store in self._all():
+            self._write(store.save)
+
+    def _all(self) -> list[Store]:
+        stores: list[Store] = []
+        for of_encoder in self._stores:
+            stores += of_encoder
+        return stores
+
+    def _write(self, write: Callable[..., None], *args: Any) -> None:
+        if self._is_full:
+            return
+        try:
+            write(*args)
+        except OSError as error:
+            if self._is_needed:
+                raise
+            self._is_full = True
+            for store in self._all():
+                store.drop()
+            warnings.warn(f"the cache is not complete ({error}); the scores are", stacklevel=2)
+
+
+@dataclass
 class ReadItem(Input[Item]):
     """An item or a part that was read.
 
@@ -481,13 +632,15 @@ class Reader:
     def _wanted(self, item: Item, picture: Picture) -> tuple[Any, ...]:
         if not self.wants:
             return ()
-        image = image_of_pixels(picture) if isinstance(picture, Tensor) else picture
+        image = image_of_pixels(picture) if is_tensor(picture) else picture
         return tuple([want(item, image) for want in self.wants])
 
     def _part(self, encoder: ImageModel, picture: Picture, mask: Any) -> tuple[Picture, Tensor | None]:
         """The part of a picture that an encoder sees, and how much of each pixel its mask covers."""
         if mask is None:
             return picture, None
+        from idmetric.metric.masks import cut_out, labeled  # torch
+
         encoder.check_mask(mask)
         subject_mask = labeled(mask, self.look.mask_id)
         return cut_out(picture, subject_mask, self.look.outside, background=encoder.background)
@@ -501,7 +654,7 @@ class Reader:
 
 
 def _requires_grad(picture: Picture) -> bool:
-    return isinstance(picture, Tensor) and picture.requires_grad
+    return is_tensor(picture) and picture.requires_grad
 
 
 def _words_prepared(encoder: ImageModel, item: Item) -> Any:

@@ -20,9 +20,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from idmetric.metric.backbone import Backbone
-from idmetric.metric.embedder import Embedder, weights_digest
+from idmetric.metric.embedder import Embedder
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files import OutputError, need, replacing
+from idmetric.metric.fingerprint import weights_digest
 from idmetric.metric.idsim import IDSim
 from idmetric.metric.images import SQUASH
 from idmetric.metric.nearid import NearID

@@ -266,7 +266,7 @@ def _message_of(error: BaseException) -> str:
 @contextmanager
 def counting_embeddings(quiet: bool) -> Iterator[None]:
     """Print, after the block, how many images were embedded, if a cache knew some of them."""
-    from idmetric.store import tallied
+    from idmetric.stream import tallied
 
     with tallied() as tally:
         yield

@@ -28,8 +28,8 @@ from idmetric.metric.embedder import Embedder
 from idmetric.metric.embedding import Embedding
 from idmetric.metric.images import describe
 from idmetric.metric.tables import first_few
-from idmetric.store import Cache, Tally, cache_folder
-from idmetric.stream import Head, Item, Look, VectorModel, Want, embedded
+from idmetric.store import cache_folder
+from idmetric.stream import Cache, Head, Item, Look, Tally, VectorModel, Want, embedded
 
 Rows = Sequence[int] | NDArray[np.integer]
 Progress = Callable[[int, int], None]

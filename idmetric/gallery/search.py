@@ -13,10 +13,11 @@ from idmetric.gallery.read import source_of
 from idmetric.gallery.sources import GalleryError
 from idmetric.gallery.table import VectorTable
 from idmetric.metric.calibration import SEARCH_RATE
-from idmetric.metric.distance import comparable, distance_matrix, needs_patches
+from idmetric.metric.distance import distance_matrix, needs_patches
 from idmetric.metric.embedding import Embedding, check_distances, concatenate
 from idmetric.metric.images import describe, split_images
 from idmetric.metric.masks import Labeled, labeled, split_masks
+from idmetric.metric.ties import comparable
 from idmetric.scoring.calibrations import STORED, limit_at
 from idmetric.scoring.limits import Limit
 from idmetric.scoring.records import Record, Records

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from idmetric.gallery.index import GalleryItem, Where, files_of, stamp_of
 from idmetric.gallery.look_files import LooksWriter, look_of
 from idmetric.gallery.read import FileHead, Masking, head_of, to_embed
-from idmetric.store import MASKED, Cache, Store
-from idmetric.stream import Item, embedded, problem_of
+from idmetric.store import MASKED, Store
+from idmetric.stream import Cache, Item, embedded, problem_of
 
 if TYPE_CHECKING:
     from idmetric.gallery.sources import Entry

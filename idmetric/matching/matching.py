@@ -45,8 +45,8 @@ from idmetric.scoring.limits import Limit
 from idmetric.scoring.references import Aggregate
 from idmetric.scoring.scores import PathLike, Progress
 from idmetric.scoring.subjects import embed_subject
-from idmetric.store import Cache, cache_folder
-from idmetric.stream import Item, Look, Part, VectorModel, embedded
+from idmetric.store import cache_folder
+from idmetric.stream import Cache, Item, Look, Part, VectorModel, embedded
 
 Subjects = Mapping[str, Any] | Sequence[Any]  # name -> references or Subject; or Subjects and .subject files
 RegionId = tuple[int, int]  # number of an image, and of a region in it

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from idmetric.metric.distance import product
+from idmetric.metric.cosine import product
 from idmetric.metric.plan import TransportPlan, apart
 
 _VIEWS = 2**22  # multiplications of a product: from there on CPUs are quicker with one per pair than with copies

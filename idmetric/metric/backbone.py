@@ -12,16 +12,18 @@ import torch
 from torch import Tensor
 
 from idmetric.metric.checkpoints import format as checkpoint
-from idmetric.metric.checkpoints.format import check_arguments, check_fields, check_view
+from idmetric.metric.checkpoints.config import check_arguments, check_fields, check_view
 from idmetric.metric.checkpoints.released import source_name
 from idmetric.metric.checkpoints.resolve import Files, Hub, revision_of
 from idmetric.metric.checkpoints.weights import load_state
 from idmetric.metric.embedder import Embedder, opening
 from idmetric.metric.errors import CheckpointError, understanding
-from idmetric.metric.files import LazyModule, StrPath
-from idmetric.metric.images import CROPS, WHITE, Color, Fit, Resize, check_interpolation
+from idmetric.metric.files import StrPath
+from idmetric.metric.images import CROPS, WHITE, Color, Fit, Resize
+from idmetric.metric.lazy import LazyModule
 from idmetric.metric.load import tell_apart
 from idmetric.metric.named import NAMED, NamedScore
+from idmetric.metric.resampling import check_interpolation
 from idmetric.metric.timm_models import (
     build,
     fitted,

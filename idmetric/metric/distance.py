@@ -21,125 +21,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-import numpy as np
-import torch
-import torch.nn.functional as F
-from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
-
 from idmetric.metric.embedding import Embedding, same_model
 from idmetric.metric.errors import RequestError
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-# The rule for equal scores, and a check for arrays of numbers.
-
-Numbers = NDArray[Any]  # any float type: large float32 arrays are not copied
-
-# Scores that agree in so many decimals are equal. The cosine of one pair of images moves by about 1e-7 in float32, and
-# by 1e-16 in float64, with the block, the thread and the place in a batch: noise must not rank copies of an image.
-DIGITS = 6
-STEP = 10.0**-DIGITS
-
-
-def comparable(scores: ArrayLike) -> NDArray[np.float64]:
-    """Scores of any shape, rounded as everything that ranks, counts hits or applies a threshold compares them.
-
-    A margin is rounded after its subtraction: two scores that differ by noise then tie, wherever they lie.
-
-    >>> comparable([0.1234561, 0.1234564]).tolist()
-    [0.123456, 0.123456]
-    """
-    array = np.asarray(scores, dtype=np.float64)
-    return array.round(DIGITS)
-
-
-def numbers(name: str, values: ArrayLike, ndim: int = 1) -> Numbers:
-    """Values as a non-empty array of finite floats with `ndim` dimensions; float32 stays float32.
-
-    Raises:
-        ValueError: naming the argument and, for a value that is not finite, its place.
-    """
-    x = np.asarray(values)
-    if x.dtype.kind != "f":
-        x = x.astype(np.float64)
-    if x.ndim != ndim:
-        raise ValueError(f"{name} must have {ndim} dimension{'s' * (ndim > 1)}, got shape {x.shape}")
-    if not x.size:
-        raise ValueError(f"{name} must not be empty, got shape {x.shape}")
-
-    is_bad = ~np.isfinite(x)
-    bad_indices = np.argwhere(is_bad)
-    if len(bad_indices):
-        index = tuple(bad_indices[0].tolist())
-        position = index[0] if ndim == 1 else index
-        raise ValueError(f"{name} must be finite, but {len(bad_indices)} are not, the first {x[index]} at {position}")
-
-    return x
-
-
-# Cosine distance of features, precise near 0 and where products of float32 are taken with less precision.
-
-
-def cosine_distance(a: Tensor, b: Tensor) -> Tensor:
-    """1 - cos(a, b) along the last axis.
-
-    Args:
-        a, b: features, shape (..., D), broadcast against each other. Computed in float32 or better.
-
-    Returns:
-        Shape (...), range [0, 2]; 0 = same direction, 1 where one of them is zero.
-    """
-    # for unit vectors 1 - cos = |a - b|^2 / 2, which is exactly 0 for equal ones and precise near it
-    x = unit(a)
-    y = unit(b)
-    half_squares = (x - y).square().sum(-1) / 2
-    return half_squares + _lost(x) + _lost(y)
-
-
-def _lost(unit: Tensor) -> Tensor:
-    """The share that a vector of zeros is missing in |a - b|^2 / 2 = 1 - a.b: half of its unit length squared."""
-    squares = unit.square().sum(-1)
-    lost = (1 - squares) / 2
-    return lost.where(lost > 0.25, 0)  # of all others it is rounding
-
-
-def cosine_matrix(a: Tensor, b: Tensor) -> Tensor:
-    """1 - cos of every row of a (N, D) with every row of b (M, D): shape (N, M), range [0, 2]."""
-    if torch.compiler.is_compiling():  # which cannot ask how precise products are
-        return cosine_distance(a[:, None], b[None])
-    with torch.autocast(a.device.type, enabled=False):
-        x = unit(a)
-        y = unit(b)
-        distances = 1 - product(x, y.T)
-        return distances.clamp_min(0)  # rounding may leave -1e-7
-
-
-def unit(x: Tensor) -> Tensor:
-    """Vectors (..., D) at unit length, in float32 or better."""
-    with torch.autocast(x.device.type, enabled=False):
-        if x.dtype != torch.float64:
-            x = x.float()
-        return F.normalize(x, dim=-1)
-
-
-def product(x: Tensor, y: Tensor) -> Tensor:
-    """x @ y, in float64 where products of float32 are taken with less precision."""
-    # TF32 keeps 3 digits of a product, which eps = 0.0025 would amplify. MPS has neither TF32 nor float64.
-    is_reducible = x.dtype == torch.float32 and x.device.type != "mps"
-    if is_reducible and _are_products_reduced():
-        return torch.matmul(x.double(), y.double()).float()
-    return torch.matmul(x, y)
-
-
-def _are_products_reduced() -> bool:
-    try:
-        return torch.get_float32_matmul_precision() != "highest"
-    except RuntimeError:  # raised when precision was set per backend: some backend is not at its highest
-        return True
-
 
 DistanceName = Literal["cls", "patch", "joint", "patch_pooled", "joint_pooled", "patch_biased"]
 DISTANCES: tuple[DistanceName, ...] = get_args(DistanceName)
@@ -210,7 +96,7 @@ def _of_kind(
 ) -> Tensor:
     if not 0 <= joint_weight < math.inf:  # NaN too
         raise ValueError(f"joint_weight must be a finite number of at least 0, got {joint_weight}")
-    pass
+    from idmetric.metric.cosine import cosine_distance, cosine_matrix
 
     cosine = cosine_matrix if matrix else cosine_distance
     if kind == "cls":
@@ -261,7 +147,7 @@ def _pooled(embedding: Embedding) -> Tensor:
 
 def _tokens(embedding: Embedding) -> Tensor:
     """The patch tokens at unit length."""
-    pass
+    from idmetric.metric.cosine import unit
 
     if embedding.patches is None:
         raise ValueError("this distance compares patch tokens, which the embedding lacks: embed with patches=True")

@@ -117,7 +117,7 @@ class IDSim(Embedder):
                     raise RequestError("IDSim('tiny') holds all of its weights: leave out backbone_weights")
                 name, saved = "tiny", checkpoint.read(Files(tiny.TINY, hub))
             else:
-                from idmetric.metric.checkpoints.idsim import read_checkpoint
+                from idmetric.metric.idsim_release import read_checkpoint
 
                 name, saved = read_checkpoint(source, hub, variant, backbone_weights, backbone_args)
             config = checkpoint.parse(tiny.config_class(saved.config), saved, self.model_type)

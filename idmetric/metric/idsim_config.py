@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from idmetric.metric.images import Preprocessing, check_interpolation
+from idmetric.metric.images import Preprocessing
+from idmetric.metric.resampling import check_interpolation
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ from idmetric.metric import paths as inputs
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files import StrPath, read_bytes
 from idmetric.metric.paths import ABSENT, VIDEO_ENDINGS, is_address, is_subject_file, names_several
+from idmetric.metric.resampling import RESAMPLE, Sides, check_interpolation
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -50,15 +51,9 @@ if TYPE_CHECKING:
 ImageLike = Union[str, os.PathLike[str], bytes, BinaryIO, Image.Image, "NDArray[Any]", "Tensor", Mapping[str, Any]]
 Picture = Union[Image.Image, "Tensor"]  # a decoded RGB image, or pixels (3, H, W) in [0, 1]
 Color = tuple[int, int, int]
-Sides = tuple[int, int]  # height and width
 MaskId = int | str  # of several subjects in a mask one: an index or a value, or a color "#rrggbb"
 Outside = Literal["black", "white", "crop", "keep"]  # what becomes of the pixels outside a mask
 Preprocessing = Literal["standard", "release"]  # how files and PIL images become RGB: as above, or by `released_rgb`
-RESAMPLE = {
-    "bicubic": Image.Resampling.BICUBIC,
-    "bilinear": Image.Resampling.BILINEAR,
-    "lanczos": Image.Resampling.LANCZOS,
-}
 WHITE: Color = (255, 255, 255)
 # Where Pillow by default refuses to open an image; about 13,000 x 13,000 pixels, 0.5 GB once decoded.
 MAX_PIXELS = 178_956_970
@@ -117,12 +112,6 @@ def naming(source: Any) -> Iterator[None]:
 
 class MultiFrameWarning(UserWarning):
     """A file holds several frames, and only its first is used."""
-
-
-def check_interpolation(name: str) -> None:
-    """Refuse a name that is not one of `RESAMPLE`: ValueError."""
-    if name not in RESAMPLE:
-        raise ValueError(f"unknown interpolation {name!r}: choose one of {', '.join(RESAMPLE)}")
 
 
 def is_tensor(x: object) -> TypeIs[Tensor]:

@@ -17,7 +17,8 @@ from idmetric.metric.named import FROZEN, NAMED
 from idmetric.metric.tiny.efficientnet_lite import FILES as EFFICIENTNET_LITE
 
 if TYPE_CHECKING:
-    from idmetric.metric.embedder import Embedder, Weights
+    from idmetric.metric.embedder import Embedder
+    from idmetric.metric.fingerprint import Weights
 
 
 TIMM = ("timm:", "hf-hub:")

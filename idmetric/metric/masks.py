@@ -42,7 +42,6 @@ from idmetric.metric.images import (
     ImageLike,
     ImageReadError,
     Outside,
-    Sides,
     channels_last,
     check_pixels,
     color_of,
@@ -61,6 +60,7 @@ from idmetric.metric.images import (
 )
 from idmetric.metric.images import MaskId as MaskId
 from idmetric.metric.pixels import average_to
+from idmetric.metric.resampling import Sides
 
 # Masks in any arrangement: one for each image, a batch, a folder of them; `coverage` reads them.
 

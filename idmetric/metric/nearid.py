@@ -25,8 +25,9 @@ from idmetric.metric.checkpoints.weights import load_state
 from idmetric.metric.embedder import Embedder, opening
 from idmetric.metric.errors import understanding
 from idmetric.metric.files import StrPath
-from idmetric.metric.images import WHITE, Color, Preprocessing, check_interpolation
+from idmetric.metric.images import WHITE, Color, Preprocessing
 from idmetric.metric.load import tell_apart
+from idmetric.metric.resampling import check_interpolation
 from idmetric.metric.timm_models import build
 from idmetric.metric.tokens import Features, final_tokens
 

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from idmetric.metric.images import Sides, check_interpolation
+from idmetric.metric.resampling import Sides, check_interpolation
 
 _PIXELS_AT_ONCE = 2**18
 

@@ -20,7 +20,7 @@ import math
 import torch
 from torch import Tensor
 
-from idmetric.metric.distance import product
+from idmetric.metric.cosine import product
 
 _LOG2E = math.log2(math.e)
 # Next to sums of 1e-10 and more, exp(-80) counts for nothing; less than exp(-87) takes some CPUs twenty times as long.

@@ -20,11 +20,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from idmetric.metric.checkpoints import format as checkpoint
-from idmetric.metric.checkpoints.format import check_arguments
+from idmetric.metric.checkpoints.config import check_arguments
 from idmetric.metric.checkpoints.resolve import Hub, fetch
 from idmetric.metric.checkpoints.weights import check_state, read_finite
 from idmetric.metric.errors import CheckpointError, understanding
-from idmetric.metric.files import LazyModule, StrPath, shown
+from idmetric.metric.files import StrPath, shown
+from idmetric.metric.lazy import LazyModule
 from idmetric.metric.tiny.trunk import FOLDED, SCALES, LiteTrunk, fold
 
 # timm's encoders, built without classifier; CheckpointError for what timm does not have.

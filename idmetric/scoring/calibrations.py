@@ -28,7 +28,7 @@ def calibration_of(metric: Embedder, calibration: PathLike | Calibration | None,
                 "`idmetric eval calibrate`"
             )
     else:
-        from idmetric.metric.calibration import checked_calibration
+        from idmetric.metric.calibrated import checked_calibration
 
         chosen = checked_calibration(calibration, metric.weights, metric.label, metric.resolution)
     chosen.check_distance(distance)

@@ -22,8 +22,8 @@ from idmetric.scoring.files import mask_path
 from idmetric.scoring.in_memory import source_of
 from idmetric.scoring.pairs import Pair, Pairs
 from idmetric.scoring.scores import File, ScoreSettings
-from idmetric.store import Cache, cache_folder
-from idmetric.stream import Item, Look, Want, embedded, problem_of
+from idmetric.store import cache_folder
+from idmetric.stream import Cache, Item, Look, Want, embedded, problem_of
 
 if TYPE_CHECKING:
     from idmetric.metric.embedder import Embedder

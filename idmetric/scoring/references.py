@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from idmetric.metric.distance import numbers
 from idmetric.metric.errors import RequestError
 from idmetric.metric.images import SIZE
+from idmetric.metric.ties import numbers
 from idmetric.scoring.copies import THRESHOLD, compare_pairs
 from idmetric.scoring.limits import OWN_PHOTOS, SUBJECTS_OWN, Limit
 

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.metric.distance import comparable, distance_matrix
 from idmetric.metric.distance import distance as distance_of
+from idmetric.metric.distance import distance_matrix
 from idmetric.metric.embedding import Embedding, check_distances, concatenate
 from idmetric.metric.tables import rounded
+from idmetric.metric.ties import comparable
 from idmetric.scoring.copies import Copy
 from idmetric.scoring.copy_warnings import (
     closest,

@@ -13,10 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from idmetric.metric.distance import comparable
 from idmetric.metric.errors import RequestError
 from idmetric.metric.images import Outside
 from idmetric.metric.tables import rounded
+from idmetric.metric.ties import comparable
 from idmetric.scoring.calibrations import calibration_of, limit_of
 from idmetric.scoring.files import Cross, check_files, check_masks, cross
 from idmetric.scoring.pairs import Pair, Pairs, pairs_of, read_pairs

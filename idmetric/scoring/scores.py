@@ -185,7 +185,7 @@ class Scores(Records):
         """The rows with a distance above the threshold."""
         if self.threshold is None:
             return []
-        from idmetric.metric.distance import comparable
+        from idmetric.metric.ties import comparable
 
         return [row for row in self.rows if not comparable(row["distance"]) <= comparable(self.threshold)]
 
@@ -198,7 +198,7 @@ class Scores(Records):
         """
         if self.baseline is None or not self.rows or "probability" not in self.rows[0]:
             return ""
-        from idmetric.metric.distance import comparable
+        from idmetric.metric.ties import comparable
 
         distances = comparable([row["distance"] for row in self.rows])
         probabilities = comparable([row["probability"] for row in self.rows])

@@ -14,8 +14,7 @@ from idmetric.metric.errors import RequestError
 from idmetric.metric.images import check_paths, describe, small_picture, split_images
 from idmetric.metric.masks import Images, Masks, split_masks
 from idmetric.metric.subject import Subject
-from idmetric.store import Cache
-from idmetric.stream import VectorModel, embedded, items_of_images
+from idmetric.stream import Cache, VectorModel, embedded, items_of_images
 
 
 def embed_subject(

@@ -25,8 +25,9 @@ from safetensors.torch import save
 from torch import Tensor
 
 from idmetric.data.manifest.table import Manifest
-from idmetric.metric.embedder import Embedder, tensors_digest
+from idmetric.metric.embedder import Embedder
 from idmetric.metric.files import StrPath, refuse_irregular
+from idmetric.metric.fingerprint import tensors_digest
 from idmetric.store import ShardError, check_shard, key_of, settings_digest, shards_in
 from idmetric.store import write_shard as write_shard
 from idmetric.train.processes import Processes

@@ -16,9 +16,9 @@ from PIL import Image
 import idmetric
 from idmetric import IDSim, NearID
 from idmetric.adapters.export import export
-from idmetric.metric.embedder import weights_digest
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files import OutputError
+from idmetric.metric.fingerprint import weights_digest
 from idmetric.metric.idsim import IDSimConfig
 from idmetric.metric.nearid import NearIDConfig
 from tests.conftest import random_model

@@ -20,8 +20,8 @@ from idmetric.evaluate.protocols.common import baselines, scorers
 from idmetric.evaluate.protocols.common.models import open_model
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, bind
 from idmetric.metric import embedder as preprocessing
-from idmetric.metric.embedder import weights_digest
 from idmetric.metric.embedding import Embedding
+from idmetric.metric.fingerprint import weights_digest
 from idmetric.metric.images import read_image
 from idmetric.metric.masks import MaskWarning
 from idmetric.stream import Look

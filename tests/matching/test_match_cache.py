@@ -12,8 +12,8 @@ import idmetric
 from idmetric import IDSim
 from idmetric.data.manifest.table import read
 from idmetric.evaluate.protocols.common.pairwise import prepare
-from idmetric.store import Cache, ShardError, tallied
-from idmetric.stream import Item, Look, embedded
+from idmetric.store import ShardError
+from idmetric.stream import Cache, Item, Look, embedded, tallied
 from tests.evaluate.protocols.parts import Near
 
 REFERENCE = "examples/images/mug_a.png"

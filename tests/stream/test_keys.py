@@ -16,7 +16,7 @@ from idmetric import IDSim, load
 from idmetric.data.embed import embed, embed_rows
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.gallery import Gallery, GalleryError
-from idmetric.metric.embedder import weights_digest
+from idmetric.metric.fingerprint import weights_digest
 from idmetric.metric.images import Named, read_file
 from idmetric.store import content_key, folder_name
 from tests.conftest import random_model

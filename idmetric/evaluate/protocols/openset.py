@@ -34,7 +34,7 @@ from idmetric.evaluate.settings import Checked, option
 from idmetric.evaluate.statistics import open_set
 from idmetric.evaluate.statistics.open_set import Answers
 from idmetric.metric.calibration import SEARCH_RATE
-from idmetric.metric.distance import comparable
+from idmetric.metric.ties import comparable
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest

@@ -30,7 +30,7 @@ from idmetric.evaluate.protocols.common.result import (
 )
 from idmetric.evaluate.report.page_pictures import PagePictures
 from idmetric.evaluate.report.verdict import verdict
-from idmetric.metric.distance import comparable
+from idmetric.metric.ties import comparable
 from idmetric.pages.render import render
 
 if TYPE_CHECKING:

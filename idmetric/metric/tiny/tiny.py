@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from idmetric.metric.checkpoints.format import MOST_SIDE
+from idmetric.metric.checkpoints.config import MOST_SIDE
 from idmetric.metric.files import shown
 from idmetric.metric.idsim_config import IDSimConfig
 from idmetric.metric.pixels import resize_antialiased

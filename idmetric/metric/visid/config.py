@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from idmetric.metric.checkpoints.format import check_fields
+from idmetric.metric.checkpoints.config import check_fields
 
 # the paper's four meta-tasks, in our own words
 TASKS = {

@@ -28,7 +28,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from idmetric.metric.checkpoints import format as checkpoint
 from idmetric.metric.checkpoints import released
-from idmetric.metric.checkpoints.format import check_view
+from idmetric.metric.checkpoints.config import check_view
 from idmetric.metric.checkpoints.pretrained import FILES, folder_revision
 from idmetric.metric.checkpoints.resolve import Files, Hub, fetch_folder
 from idmetric.metric.embedder import (

@@ -14,7 +14,7 @@ from idmetric import IdentityLoss, IDSim, load, score
 from idmetric.evaluate.protocols.calibrate import check_models
 from idmetric.gallery import Gallery
 from idmetric.metric.calibration import Calibration, CalibrationError, Isotonic
-from idmetric.metric.embedder import weights_digest
+from idmetric.metric.fingerprint import weights_digest
 from tests.conftest import random_model
 from tests.embed_parts import pictures
 
@@ -44,7 +44,9 @@ def test_a_digest_covers_names_shapes_types_bytes_and_their_order() -> None:
 
 def test_new_weights_are_hashed_once_until_they_are_written_to(model: IDSim, monkeypatch: pytest.MonkeyPatch) -> None:
     hashed: list[int] = []
-    monkeypatch.setattr("idmetric.metric.embedder.tensors_digest", lambda items: hashed.append(1) or str(len(hashed)))
+    monkeypatch.setattr(
+        "idmetric.metric.fingerprint.tensors_digest", lambda items: hashed.append(1) or str(len(hashed))
+    )
     for _ in range(3):
         model.embed(torch.zeros(3, 64, 64))
     assert len(hashed) == 1

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from idmetric import CheckpointError, IDSim, load
 from idmetric.metric.checkpoints import released
-from idmetric.metric.checkpoints.idsim import read_head
+from idmetric.metric.idsim_release import read_head
 from tests import published
 from tests.conftest import SMALL
 from tests.published import IMAGENET, Head, PublishedIDSim, distances, preprocess, randomize, shape_of, unit

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from idmetric.metric.distance import DISTANCES, cosine_distance, distance, distance_matrix
+from idmetric.metric.cosine import cosine_distance
+from idmetric.metric.distance import DISTANCES, distance, distance_matrix
 from idmetric.metric.embedding import Embedding
 from tests.reference.sinkhorn_loop import sinkhorn
 

@@ -25,8 +25,9 @@ from torch import Tensor
 
 from idmetric.evaluate.protocols.common.columns import Array
 from idmetric.evaluate.protocols.common.pairwise import PairModel
-from idmetric.metric.embedder import auto_device, weights_digest
+from idmetric.metric.embedder import auto_device
 from idmetric.metric.embedding import Embedding
+from idmetric.metric.fingerprint import weights_digest
 from idmetric.metric.images import picture_pixels
 from idmetric.stream import PlainVectorModel
 from idmetric.version import __version__

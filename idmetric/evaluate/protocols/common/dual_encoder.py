@@ -21,10 +21,10 @@ from idmetric.evaluate.protocols.common.baselines import DeviceLike, device_or_a
 from idmetric.metric.checkpoints.format import CONFIG, read_json
 from idmetric.metric.checkpoints.pretrained import FILES, open_model, open_processor
 from idmetric.metric.checkpoints.resolve import Files, Hub, fetch_folder
-from idmetric.metric.embedder import weights_digest
 from idmetric.metric.embedding import Embedding
 from idmetric.metric.errors import CheckpointError
 from idmetric.metric.files import need
+from idmetric.metric.fingerprint import weights_digest
 from idmetric.stream import PlainVectorModel
 
 _CLASSES = {"clip": "CLIPModel", "siglip": "SiglipModel"}  # SigLIP2 at a fixed size is of type siglip too

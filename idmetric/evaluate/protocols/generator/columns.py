@@ -22,7 +22,7 @@ from idmetric.evaluate.protocols.common.scorers import (
 from idmetric.evaluate.protocols.common.table_columns import Column
 from idmetric.evaluate.protocols.generator.images import Copies, Images, MethodScores, Names, Place
 from idmetric.evaluate.protocols.generator.pattern import REFERENCE, TRAINING
-from idmetric.metric.distance import comparable
+from idmetric.metric.ties import comparable
 from idmetric.scoring.copies import THRESHOLD, compare_prints, take_print
 from idmetric.scoring.copy_warnings import is_gray
 from idmetric.scoring.references import distinct
