@@ -58,9 +58,9 @@ CHECKED_BY = {
     "matching.video._decoder": "matching.video._opened",
     "matching.video._frames_of": "matching.video._opened",
     "matching.video._stream": "matching.video._opened",
-    "metric.checkpoints.pretrained._filled": "metric.models.visid.VisIDEmbed.__init__",
-    "metric.checkpoints.pretrained.open_processor": "metric.models.visid.VisIDEmbed.__init__",
-    "metric.models.visid_config.VisIDConfig.size_for": "metric.models.visid.VisIDEmbed.__init__",
+    "metric.checkpoints.pretrained._filled": "metric.visid.visid.VisIDEmbed.__init__",
+    "metric.checkpoints.pretrained.open_processor": "metric.visid.visid.VisIDEmbed.__init__",
+    "metric.visid.config.VisIDConfig.size_for": "metric.visid.visid.VisIDEmbed.__init__",
     "pages.render._breaking": "pages.render.render",
     "train.processes.Processes.all_values": "train.processes.Processes.__init__",
     "train.processes.Processes.copy_from_main": "train.processes.Processes.__init__",
@@ -268,7 +268,7 @@ ENTRIES: list[tuple[str, str, Callable[[], Any]]] = [  # hidden package, its ext
     ("diffusers", "generate", call("data.generate.engines.open_engine", "iclight")),
     ("accelerate", "train", call("train.processes.Processes", cpu=True)),
     ("transformers", "train", call("train.visme.small_qwen.write", "folder")),
-    ("transformers", "visid", call("metric.models.visid.VisIDEmbed", "folder")),
+    ("transformers", "visid", call("metric.visid.visid.VisIDEmbed", "folder")),
     ("onnx", "onnx", call("adapters.export.export", None, "tiny.onnx")),
 ]
 
