@@ -16,8 +16,8 @@ from PIL import Image
 from idmetric import Embedder, ImageReadError, demo_images, load
 from idmetric.matching.heatmaps import heatmaps
 from idmetric.metric.distance import DISTANCES
+from idmetric.metric.heatmap import overlay
 from idmetric.metric.images import read_image
-from idmetric.pages.heatmap import overlay
 
 HEADERS = ["rank", "image", "distance", "answer"]
 

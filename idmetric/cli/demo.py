@@ -17,7 +17,7 @@ from idmetric.scoring.scores import Scores
 
 if TYPE_CHECKING:
     from idmetric.metric.calibration import Calibration
-    from idmetric.scoring.album import Album
+    from idmetric.scoring.sheet import Album
 
 MODEL = "tiny"
 
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "idmetric demo") -> int:
 def _run(args: Namespace) -> int:
     if args.html:
         need("eval", "--html", jinja2="jinja2")
-        from idmetric.pages.render import check_page
+        from idmetric.page import check_page
 
         with fixable():
             check_page(args.html)
@@ -61,9 +61,9 @@ def _run(args: Namespace) -> int:
     with fixable():
         metric = load(MODEL, device=args.device)
         if args.html:
-            from idmetric.scoring.album import Album
+            from idmetric.scoring.sheet import Album
 
-            album = Album(metric, len(pictures) + 1)
+            album = Album(len(pictures) + 1, metric.background)
         calibration = calibration_of(metric, "stored", "cls")
         scores = compare(metric, cross([reference], list(pictures.values())), ScoreSettings(), album=album)
 
@@ -76,8 +76,8 @@ def _run(args: Namespace) -> int:
 
 
 def _write_page(scores: Scores, album: Album, path: str) -> None:
-    from idmetric.pages.render import write_page
-    from idmetric.scoring.page import score_page
+    from idmetric.page import write_page
+    from idmetric.scoring.sheet import score_page
 
     write_page(score_page(scores, album), path)
     say(f"wrote {path}")

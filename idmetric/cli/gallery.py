@@ -465,7 +465,7 @@ def _threshold(rows: Records) -> str:
 
 def _report(args: Namespace, gallery: Gallery) -> None:
     from idmetric.evaluate.report.gallery import gallery_page
-    from idmetric.pages.render import check_page, write_page
+    from idmetric.page import check_page, write_page
 
     check_page(args.output)
     duplicates = _near_duplicates(args, gallery)

@@ -44,7 +44,7 @@ from idmetric.scoring.pairs import Pairs, read_pairs
 from idmetric.scoring.scores import Scores, ScoreSettings
 
 if TYPE_CHECKING:
-    from idmetric.scoring.album import Album
+    from idmetric.scoring.sheet import Album
 
 _SKIP = "; --on-error skip scores the others"
 
@@ -148,7 +148,7 @@ def _scores(args: Namespace, work: Cross | Pairs) -> tuple[Scores, Album | None]
     from idmetric.scoring.score import compare
 
     if args.html:
-        from idmetric.pages.render import check_page
+        from idmetric.page import check_page
 
         check_page(args.html)
     values = values_of(args, ScoreSettings)
@@ -163,16 +163,16 @@ def _scores(args: Namespace, work: Cross | Pairs) -> tuple[Scores, Album | None]
     settings = replace(settings, calibration=calibration, calibrated=limit)
     album = None
     if args.html:
-        from idmetric.scoring.album import Album
+        from idmetric.scoring.sheet import Album
 
-        album = Album(metric, work.pictures)
+        album = Album(work.pictures, metric.background)
     with Progress("pairs" if args.pairs else "images", not args.quiet, verb="scored") as progress:
         return compare(metric, work, settings, progress=progress, album=album), album
 
 
 def _write_page(args: Namespace, scores: Scores, album: Album, messages: list[str]) -> None:
-    from idmetric.pages.render import write_page
-    from idmetric.scoring.page import score_page
+    from idmetric.page import write_page
+    from idmetric.scoring.sheet import score_page
 
     write_page(score_page(scores, album, messages=messages), args.html)
 

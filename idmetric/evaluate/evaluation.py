@@ -24,8 +24,7 @@ from idmetric.metric.embedder import Embedder
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files import StrPath, need, replacing
 from idmetric.metric.tables import four
-from idmetric.pages.notebook import ROWS, Picture, table
-from idmetric.pages.render import short, write_page
+from idmetric.page import ROWS, Picture, notebook_table, short, write_page
 
 if TYPE_CHECKING:
     from idmetric.evaluate.report.page_pictures import PagePictures
@@ -137,7 +136,7 @@ class Evaluation:
                 cells = [_text(row.get(name)) for name in columns]
                 lines.append([result.model, *cells] if has_models else cells)
         heads = ["model", *columns] if has_models else columns
-        numbers = table(heads, lines[:ROWS], len(lines), footnotes(self.results)[:ROWS])
+        numbers = notebook_table(heads, lines[:ROWS], len(lines), footnotes(self.results)[:ROWS])
         return numbers + self._first_images()
 
     def _first_images(self) -> str:
@@ -154,7 +153,7 @@ class Evaluation:
             return ""
         names = short(list(uris))
         cells = [Picture(uri, name) for uri, name in zip(uris.values(), names, strict=True)]
-        return table(names, [cells], 1)
+        return notebook_table(names, [cells], 1)
 
 
 def _text(entry: Any) -> Any:

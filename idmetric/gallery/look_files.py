@@ -14,7 +14,7 @@ from safetensors.numpy import save
 
 from idmetric.data.sharpness import blur_score
 from idmetric.metric.images import small_picture
-from idmetric.pages.pictures import averaged, jpeg_of
+from idmetric.page import jpeg_of, reduced
 from idmetric.store import write_shard
 
 PICTURES = ("pictures", "pairs")  # kinds of files
@@ -35,9 +35,9 @@ class ImageLook:
 def look_of(item: Any, picture: Image.Image) -> ImageLook:
     """See what an image shows; a `Want` of the stream."""
     # averages of blocks serve all that is smaller
-    reduced = picture.reduce(max(1, max(picture.size) // (2 * _SHARPNESS_SIDE)))
-    thumb = jpeg_of(averaged(reduced, _THUMB_SIDE))
-    return ImageLook(small_picture(picture), sharpness(reduced), thumb)
+    smaller = picture.reduce(max(1, max(picture.size) // (2 * _SHARPNESS_SIDE)))
+    thumb = jpeg_of(reduced(smaller, _THUMB_SIDE))
+    return ImageLook(small_picture(picture), sharpness(smaller), thumb)
 
 
 class LooksWriter:

@@ -11,8 +11,7 @@ import numpy as np
 
 from idmetric.metric.files import need
 from idmetric.metric.tables import four
-from idmetric.pages.notebook import ROWS, picture_of, table
-from idmetric.pages.render import short
+from idmetric.page import ROWS, notebook_table, picture_of, short
 
 _SUMMARY = ("subject", "n", "coverage", "mean", "worst", "worst_image", "threshold")
 _MOST_NAMES = 30  # of images below a plot
@@ -21,7 +20,7 @@ _MOST_NAMES = 30  # of images below a plot
 def match_html(match: Any) -> str:
     """Two tables: a row for each subject, and the worst images first, with the state and distance of each subject."""
     summary = [[row.get(name) for name in _SUMMARY] for row in match.summary.rows[:ROWS]]
-    subjects = table(_SUMMARY, summary, len(match.summary))
+    subjects = notebook_table(_SUMMARY, summary, len(match.summary))
 
     names = match.table.times
     short_names = short(names)
@@ -34,7 +33,7 @@ def match_html(match: Any) -> str:
     notes = ["the worst images first; distances: lower = more surely the same identity"]
     if match.skipped:
         notes.append(f"{len(match.skipped)} skipped, see .skipped")
-    images = table(["", "image", *match.table.subjects], rows, len(names), notes)
+    images = notebook_table(["", "image", *match.table.subjects], rows, len(names), notes)
     return subjects + images
 
 

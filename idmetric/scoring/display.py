@@ -6,8 +6,7 @@ from typing import Any
 
 from idmetric.metric.files import need
 from idmetric.metric.tables import four
-from idmetric.pages.notebook import ROWS, picture_of, table
-from idmetric.pages.render import short
+from idmetric.page import ROWS, notebook_table, picture_of, short
 
 _MOST_NAMES = 30  # of images next to a plot
 
@@ -35,7 +34,7 @@ def scores_html(scores: Any) -> str:
         if has_copies:
             line.append("copy" if row.get("copy") else "")
         lines.append(line)
-    return table(columns, lines, len(scores.rows), _notes(scores))
+    return notebook_table(columns, lines, len(scores.rows), _notes(scores))
 
 
 def _notes(scores: Any) -> list[str]:

@@ -28,7 +28,7 @@ from idmetric.stream import Cache, Item, Look, Want, embedded, problem_of
 if TYPE_CHECKING:
     from idmetric.metric.embedder import Embedder
     from idmetric.metric.subject import Subject
-    from idmetric.scoring.album import Album
+    from idmetric.scoring.sheet import Album
 
 
 @dataclass(frozen=True)

@@ -36,10 +36,10 @@ class Records(Sequence[Record]):
 
     def _repr_html_(self) -> str:
         """The first rows as a notebook shows them."""
-        from idmetric.pages.notebook import ROWS, table  # Pillow: not for --help
+        from idmetric.page import ROWS, notebook_table  # Pillow: not for --help
 
         rows = [[row.get(name) for name in self.columns] for row in self.rows[:ROWS]]
-        return table(self.columns, rows, len(self.rows))
+        return notebook_table(self.columns, rows, len(self.rows))
 
     def to_records(self) -> list[Record]:
         """Return a list of dicts."""

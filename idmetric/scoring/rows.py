@@ -34,7 +34,7 @@ from idmetric.scoring.scores import Baseline, File, NamedValue, Progress, ScoreS
 
 if TYPE_CHECKING:
     from idmetric.metric.embedder import Embedder
-    from idmetric.scoring.album import Album
+    from idmetric.scoring.sheet import Album
 
 Images = Generator[tuple[File, Pictured | None], None, None]
 
@@ -112,7 +112,7 @@ class RowMaker:
                 if self.metric.named is not None:
                     self.distances.append(distances)
                 if self.album is not None:
-                    self.album.add(row, file, (names[nearest], None))
+                    self.album.entries.append((row, file, (names[nearest], None)))
         warn_of_gray(gray)
         return rows
 
@@ -199,7 +199,7 @@ class RowMaker:
         row |= dict(pair.other)
         if self.album is not None:
             reference_file, file = pair.files
-            self.album.add(row, file, reference_file)
+            self.album.entries.append((row, file, reference_file))
         return row
 
     def _row(self, reference: str, image: str, distances: list[float]) -> Record:

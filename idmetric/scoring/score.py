@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from idmetric.metric.images import ImageLike
     from idmetric.metric.masks import MaskId
     from idmetric.metric.subject import Subject
-    from idmetric.scoring.album import Album
+    from idmetric.scoring.sheet import Album
 
 
 def score(

@@ -233,15 +233,14 @@ class Scores(Records):
         Raises:
             ImportError: without jinja2.
         """
-        from idmetric.scoring.album import FileAlbum
-        from idmetric.scoring.page import score_page
+        from idmetric.scoring.sheet import read_album, score_page
 
-        return score_page(self, FileAlbum())
+        return score_page(self, read_album(self))
 
     def write(self, path: PathLike) -> None:
         """Write a .csv, .json or .jsonl file, or the page as .html, atomically; ValueError for another ending."""
         if os.fspath(path).lower().endswith(".html"):
-            from idmetric.pages.render import write_page
+            from idmetric.page import write_page
 
             write_page(self.to_html(), path)
             return

@@ -89,7 +89,7 @@ def _serve() -> None:
         "cli.score", "cli.match", "cli.gallery", "cli.eval", "cli.data", "cli.train", "gallery",
         "metric.idsim", "scoring.copies", "data.manifest.table", "data.importers.run", "data.painter",
         "evaluate.protocols.folder", "evaluate.protocols.common.scorers", "evaluate.report.evaluation",
-        "scoring.page", "train.nearid.recipe", "matching.matching",
+        "scoring.sheet", "train.nearid.recipe", "matching.matching",
     ):  # fmt: skip
         importlib.import_module(f"idmetric.{name}")
     print("ready", flush=True)

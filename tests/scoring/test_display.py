@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import idmetric
 from idmetric import IDSim, score
-from idmetric.pages.notebook import Picture, table
+from idmetric.page import Picture, notebook_table
 from idmetric.scoring.records import Records
 from idmetric.scoring.scores import Scores
 
@@ -85,7 +84,9 @@ def test_names_are_escaped_and_absent_files_have_no_picture() -> None:
     html = Scores([row], tuple(row), {"model": EVIL})._repr_html_()
     is_small_and_self_contained(html)
     assert (Tags(html).count("img"), EVIL in Tags(html).text) == (0, True)
-    is_small_and_self_contained(table([EVIL], [[Picture("data:image/png;base64,", EVIL)], [EVIL * 3]], 2, [EVIL]))
+    is_small_and_self_contained(
+        notebook_table([EVIL], [[Picture("data:image/png;base64,", EVIL)], [EVIL * 3]], 2, [EVIL])
+    )
 
 
 def test_scores_of_images_in_memory_are_shown_by_their_names(folder: Path) -> None:
@@ -109,50 +110,3 @@ def test_a_plot_has_the_distances_the_threshold_and_the_real_photos(scores: Scor
     assert scores.baseline is not None
     assert {line.get_xdata()[0] for line in lines} == {scores.baseline.max, 0.5}
     assert scores.plot(ax) is ax
-
-
-@pytest.mark.parametrize("aggregate", ["best", "mean"])
-def test_the_page_is_written_from_a_result(folder: Path, tmp_path: Path, aggregate: Any) -> None:
-    pytest.importorskip("jinja2")
-    images = [str(folder / f"{number}.png") for number in range(4)]
-    scores = score(IDSim("tiny", device="cpu"), images[:2], images[2:], aggregate=aggregate)
-    scores.write(tmp_path / "page.html")
-    page = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert page.count("data:image/webp") >= 3
-    for row in scores.rows:
-        assert Path(row["image"]).name in page
-        assert f"{row['distance']:.4f}" in page
-    scores.write(tmp_path / "rows.csv")
-    assert (tmp_path / "rows.csv").read_text(encoding="utf-8") == scores.to_csv()
-    with pytest.raises(ValueError, match="ends in none of"):
-        scores.write(tmp_path / "rows.txt")
-
-
-def test_a_match_shows_its_subjects_and_the_worst_images_first(folder: Path) -> None:
-    pytest.importorskip("scipy")
-    images = [str(folder / f"{number}.png") for number in range(12)]
-    found = idmetric.match(IDSim("tiny", device="cpu"), {"zero": images[0], "one": images[1]}, images, threshold=0.5)
-    html = found._repr_html_()
-    is_small_and_self_contained(html)
-    tags = Tags(html)
-    assert tags.count("img") == 10
-    assert tags.text.split("worst_image")[0].split()[:3] == ["subject", "n", "coverage"]
-    assert "10 of 12 rows" in tags.text
-    shown = [attributes["title"] for name, attributes in tags.tags if name == "img"]
-    worst = found.badness.max(axis=1).argsort(kind="stable")[::-1]
-    assert shown[0] == images[worst[0]]
-    assert f"missing {found.nearest[worst[0]].max():.4f}" in tags.text
-    is_small_and_self_contained(idmetric.consistency(IDSim("tiny", device="cpu"), images)._repr_html_())
-
-
-def test_a_plot_of_a_match_has_a_line_for_each_subject(folder: Path) -> None:
-    pytest.importorskip("scipy")
-    matplotlib = pytest.importorskip("matplotlib")
-    matplotlib.use("Agg")
-    images = [str(folder / f"{number}.png") for number in range(3)]
-    found = idmetric.match(IDSim("tiny", device="cpu"), {"zero": images[0], "one": images[1]}, images, threshold=0.5)
-    lines = found.plot().get_lines()
-    for number, line in enumerate(lines[::2]):
-        np.testing.assert_array_equal(line.get_ydata(), found.nearest[:, number])
-        assert line.get_label() == ("zero", "one")[number]
-    assert [line.get_ydata()[0] for line in lines[1::2]] == [0.5, 0.5]

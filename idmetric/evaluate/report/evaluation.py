@@ -1,6 +1,6 @@
 """The page of `idmetric eval --html`: verdict, table with intervals and the papers' values, plots, the hardest items.
 
-See `idmetric.pages.render` for the common parts of all pages.
+See `idmetric.evaluate.report.render` for the common parts of all pages.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from idmetric.evaluate.protocols.common.result import (
     smoke_tests,
 )
 from idmetric.evaluate.report.page_pictures import PagePictures
+from idmetric.evaluate.report.render import render
 from idmetric.evaluate.report.verdict import verdict
 from idmetric.metric.ties import comparable
-from idmetric.pages.render import render
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
@@ -90,7 +90,6 @@ def eval_page(results: Sequence[Result], data: Manifest | None = None, pictures:
     for table in tables:
         owners += table.owners
     return render(
-        "idmetric.evaluate.report",
         "eval",
         ("theme.js", "eval.js"),
         pictures=_pictures(tables, albums, ids, data, pictures),

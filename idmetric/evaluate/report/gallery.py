@@ -1,6 +1,6 @@
 """The page of `idmetric gallery report`: duplicates to remove, identities, and the nearest images of each image.
 
-See `idmetric.pages.render` for the common parts of all pages.
+See `idmetric.evaluate.report.render` for the common parts of all pages.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from idmetric.evaluate.report.render import render
 from idmetric.gallery import Gallery, GalleryItem
 from idmetric.gallery.index import file_of
 from idmetric.gallery.looks import Looks
 from idmetric.gallery.table import NEIGHBORS
-from idmetric.pages.pictures import jpeg_address
-from idmetric.pages.render import render
+from idmetric.page import jpeg_uri
 from idmetric.scoring.records import Record, Records
 
 ROOM = 18_000_000  # bytes of all pictures; text adds a third
@@ -91,7 +91,6 @@ def gallery_page(
         "single": list(range(len(grouped), len(number))),
     }
     return render(
-        "idmetric.evaluate.report",
         "gallery",
         ("theme.js", "gallery.js"),
         record=record,
@@ -183,7 +182,7 @@ def _pictures(
         room -= len(thumb)
         if room < 0:
             break
-        pictures[key] = jpeg_address(thumb)
+        pictures[key] = jpeg_uri(thumb)
 
     for index, item in enumerate(items):
         if item.where not in faults and item.key not in pictures:

@@ -18,8 +18,8 @@ from idmetric.evaluate.report.attention import attention_maps
 from idmetric.evaluate.report.figure import new_figure, save_figure
 from idmetric.metric.embedder import Embedder
 from idmetric.metric.files import StrPath, need
+from idmetric.metric.heatmap import overlay
 from idmetric.metric.images import ImageLike, read_image
-from idmetric.pages.heatmap import overlay
 from idmetric.stream import embedding_of, items_of_images
 
 IDENTITIES = 7  # NearID, Fig. 5

@@ -7,7 +7,7 @@ from contextlib import suppress
 from PIL import Image
 
 from idmetric.metric.images import ImageReadError, read_image
-from idmetric.pages.pictures import jpeg_uri, room
+from idmetric.page import room, thumbnail
 from idmetric.stream import Item
 
 _LARGEST = 12_000  # bytes of a picture, at most
@@ -28,11 +28,11 @@ class PagePictures:
     def take(self, item: Item, picture: Image.Image) -> None:
         """Keep the picture of an image; a `Want` of the stream."""
         if isinstance(item.image, str | bytes) and len(self._uris) < _MOST:
-            self._uris[item.image] = jpeg_uri(picture, self._limit)
+            self._uris[item.image] = thumbnail(picture, self._limit)
 
     def uri(self, source: str | bytes) -> str | None:
         """The picture of an image; None if it cannot be read."""
         if source not in self._uris:
             with suppress(ImageReadError):
-                return jpeg_uri(read_image(source), self._limit)
+                return thumbnail(read_image(source), self._limit)
         return self._uris.get(source)

@@ -17,8 +17,8 @@ from idmetric.evaluate.protocols.common.result import (
     tested_family,
 )
 from idmetric.evaluate.protocols.generator.columns import CLIP, NOT_CHECKED
+from idmetric.evaluate.report.render import number
 from idmetric.evaluate.statistics.paired import Comparison, methods_of, too_few
-from idmetric.pages.render import number
 
 Numbers = Mapping[str, Mapping[str, Value]]  # method -> its numbers
 Pairs = Mapping[tuple[str, str], Comparison]  # two methods -> the number of the first less that of the second

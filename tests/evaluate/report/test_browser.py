@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,33 +13,9 @@ from idmetric.cli import eval as eval_cli
 from idmetric.evaluate.protocols.common.protocol import column_of
 from idmetric.evaluate.protocols.common.result import Result, Row, Value
 from tests.browser_parts import Open, faults_of, overflows
-from tests.report_parts import EVERYTHING, NAMES, make_folder, make_photos, score
+from tests.report_parts import make_photos
 
 pytest.importorskip("jinja2")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_folder(tmp_path_factory.mktemp("browser"))
-
-
-@pytest.fixture(scope="module")
-def report(folder: Path) -> tuple[Path, dict[str, Any]]:
-    """The page, and what the command printed."""
-    out = score(folder, *EVERYTHING, "--html", "page.html", "--format", "json")[1]
-    return folder / "page.html", json.loads(out)
-
-
-@pytest.fixture
-def page(visit: Open, report: tuple[Path, dict[str, Any]]) -> Any:
-    """The page of scores, opened."""
-    return visit(report[0])
-
-
-@pytest.fixture
-def found(report: tuple[Path, dict[str, Any]]) -> dict[str, Any]:
-    """The scores of the page, as the command printed them."""
-    return report[1]
 
 
 @pytest.fixture(scope="module")
@@ -110,159 +84,14 @@ def close(tmp_path_factory: pytest.TempPathFactory) -> Path:
 METRICS = {"identity": 1, "same": 1, "real": 0, "copies": -1, "diversity": -1, "CLIP-T": 1}
 
 
-def shown(page: Any, key: str = "path") -> list[str]:
-    """A value of each card that is to be seen, in the order of the page."""
-    return list(page.eval_on_selector_all(".card:not([hidden])", f"cards => cards.map(c => c.dataset.{key})"))
-
-
 DRAWN = """async () => { const all = [...document.querySelectorAll('main img')];
     for (const img of all) { img.loading = 'eager'; await img.decode(); }
     return all.every(img => img.naturalWidth > 0) ? all.length : 0 }"""
 
 
-# Sorting, filters, threshold
-
-
-@pytest.mark.slow
-def test_images_are_sorted_by_what_is_asked(visit: Open, folder: Path) -> None:
-    references = ("--ref", "gen/umlaut-ä-字.png", "--ref", "gen/a 'quoted' \"name\" & more.png")
-    out = score(folder, *references, *EVERYTHING, "--html", "five.html", "--format", "json")[1]
-    page, rows = visit(folder / "five.html"), json.loads(out)["rows"]
-    nearest = [row["image"] for row in sorted(rows, key=lambda row: row["rank"])]
-    surest = [r["image"] for r in sorted(rows, key=lambda r: (-r["probability"], r["rank"]))]
-    assert shown(page) == nearest
-    page.click("#reverse")
-    assert shown(page) == nearest[::-1]
-    page.click("#reverse")
-    page.select_option("#sort", "probability")
-    assert shown(page) == surest
-    page.select_option("#sort", "name")
-    names = [name for name in shown(page) if "sample" in name]
-    assert [Path(name).stem for name in names] == ["sample2", "sample10"]  # numbers as people count
-    assert shown(page) != nearest
-
-
-def test_the_threshold_counts_passes(page: Any, found: dict[str, Any]) -> None:
-    distances = [row["distance"] for row in found["rows"]]
-    judged = [row["distance"] for row in found["rows"] if not row["copy"]]
-    assert len(judged) == len(distances) - 1
-
-    def check(limit: float, source: str = "") -> None:
-        passes = sum(d <= limit for d in judged)
-        copied = f"; with copies {sum(d <= limit for d in distances)} of {len(distances)}"
-        assert page.inner_text("#passes") == f"{passes} of {len(judged)}"
-        assert page.inner_text("#count") == f"{passes} of {len(judged)} pass at {limit:.4f}{source}{copied}"
-        assert page.locator(".card.pass").count() == page.locator(".dots i.pass").count() == passes
-        assert page.locator(".card.pass .state").all_inner_texts() == ["pass"] * passes
-
-    check(0.125, " (calibration.json, 5 % of pairs)")  # where the page starts
-    page.fill("#threshold", repr(distances[2]))
-    check(distances[2])  # equal passes, as for --threshold
-    page.click("text=calibration.json, 5 % of pairs")
-    check(0.125, " (calibration.json, 5 % of pairs)")
-    assert page.input_value("#threshold") == "0.1250"
-    slider = page.locator("#slider")
-    for _ in range(40):
-        slider.press("ArrowRight")
-    check(float(slider.input_value()))
-    assert float(slider.input_value()) > 0.125
-    slider.press("Home")
-    check(0.0)
-    slider.press("End")
-    check(float(slider.input_value()))
-    assert float(slider.input_value()) >= max(distances)
-    box = slider.bounding_box()
-    page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-    check(float(slider.input_value()))
-    middle = (float(slider.get_attribute("min")) + float(slider.get_attribute("max"))) / 2
-    assert float(slider.input_value()) == pytest.approx(middle, rel=0.02)
-
-
-def test_without_a_threshold_nothing_passes_or_fails(visit: Open, folder: Path) -> None:
-    score(folder, "ref0.png", "gen", "--on-error", "skip", "--quiet", "--html", "open.html")
-    for scripts in (False, True):
-        page = visit(folder / "open.html", java_script_enabled=scripts)
-        assert page.locator(".state:visible").count() == page.locator(".cut:visible").count() == 0
-        assert page.inner_text("#passes") == "–"
-        colors = page.eval_on_selector_all(
-            ".bar > span, .dots i", "all => all.map(e => getComputedStyle(e).background)"
-        )
-        assert len(set(colors)) == 1
-        assert page.locator("#threshold").get_attribute("placeholder") == "none"  # not an empty field
-    assert page.locator("#status option:disabled").all_inner_texts() == ["Pass", "Fail"]
-    page.locator("#slider").focus()
-    page.keyboard.press("ArrowLeft")
-    page.locator(".state:visible").first.wait_for(timeout=30_000)
-    count = len(NAMES) + 1
-    assert page.locator(".state:visible").all_inner_texts() == ["pass"] * count
-    assert page.inner_text("#passes") == f"{count} of {count}"  # against the one reference that nothing copies
-    assert page.locator("#status option:disabled").count() == 0
-
-
-def test_images_are_filtered_by_text_and_status(page: Any, found: dict[str, Any]) -> None:
-    page.fill("#filter", "SAMPLE")
-    assert {Path(p).stem for p in shown(page)} == {"sample2", "sample10"}
-    assert page.inner_text("#shown") == "2 shown"
-    assert page.locator("#unreadable").is_hidden()
-    page.fill("#filter", "no such name")
-    assert page.locator("#none").is_visible()
-    page.fill("#filter", "")
-    page.fill("#threshold", repr(found["rows"][3]["distance"]))
-    page.select_option("#status", "pass")
-    ranks = [str(row["rank"]) for row in found["rows"] if not row["copy"]]  # a copy neither passes nor fails
-    assert shown(page, "rank") == [rank for rank in ranks if int(rank) <= 4]
-    page.select_option("#status", "fail")
-    assert shown(page, "rank") == [rank for rank in ranks if int(rank) > 4]
-    page.select_option("#status", "copy")
-    assert page.locator(".card:visible .state").count() == page.locator(".card.pass:visible").count() == 0
-    assert [Path(p).name for p in shown(page)] == ["copied.png"]
-    page.select_option("#status", "unreadable")
-    assert shown(page) == []
-    assert page.locator(".lost li:visible").count() == 2
-    page.fill("#filter", "cut")
-    assert page.locator(".lost li:visible").all_inner_texts()[0].startswith(f"unreadable {Path('gen') / 'cut.png'} ")
-
-
-def test_warnings_of_copies_are_folded_and_means_are_listed(page: Any, found: dict[str, Any]) -> None:
-    folded = page.locator("#copies")
-    assert folded.locator("summary").inner_text() == "1 copy"
-    assert folded.locator("li").is_hidden()
-    folded.locator("summary").click()
-    assert "copied.png repeats the pixels of ref2.png" in folded.locator("li").inner_text()
-    cells = [row.locator("td").all_inner_texts() for row in page.locator(".means tbody tr").all()]
-    everything, new = (found["summary"], found["summary"]["without_copies"])
-    assert cells == [
-        [str(of["n"]), f"{of['mean']:.4f}", f"{of['std']:.4f}", str(of["passing"])] for of in (everything, new)
-    ]
-
-
-def test_copies_the_reference_itself_and_unreadable_files_are_told_apart(visit: Open, folder: Path) -> None:
-    given = ("ref2.png", "ref2.png", "gen/copied.png", "gen/sample2.png", "gen/cut.png", "--include-refs")
-    score(folder, *given, "--on-error", "skip", "--quiet", "--html", "apart.html")
-    page = visit(folder / "apart.html")
-    tiles = dict(text.split("\n") for text in page.locator(".tiles > div").all_inner_texts())
-    for status, tile, badge in (
-        ("copy", "Copies", "copy 0.9"), ("itself", "Reference itself", "the reference itself"),
-        ("unreadable", "Unreadable", "unreadable"),
-    ):  # fmt: skip
-        page.select_option("#status", status)
-        assert tiles[tile] == "1"
-        assert page.inner_text(f"#status option[value={status}]").endswith(" (1)")
-        [shown_badge] = page.locator(".badge:not(.state):visible").all_inner_texts()
-        assert shown_badge.startswith(badge)
-        assert (
-            shown(page) == {"copy": [str(Path("gen") / "copied.png")], "itself": ["ref2.png"], "unreadable": []}[status]
-        )
-
-
-# Everywhere
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_light_and_dark_follow_the_system_and_the_button(
-    visit: Open, report: tuple[Path, dict[str, Any]], scheme: str
-) -> None:
-    page = visit(report[0], color_scheme=scheme)
+def test_light_and_dark_follow_the_system_and_the_button(visit: Open, evaluation: Path, scheme: str) -> None:
+    page = visit(evaluation, color_scheme=scheme)
     back = "getComputedStyle(document.body).backgroundColor"
     first = page.evaluate(back)
     assert (sum(map(int, first[4:-1].split(","))) < 200) == (scheme == "dark")
@@ -270,26 +99,6 @@ def test_light_and_dark_follow_the_system_and_the_button(
         page.click("#theme")
         assert page.evaluate(back) != first
         first = page.evaluate(back)
-
-
-@pytest.mark.parametrize("width", [320, 390])
-def test_a_phone_scrolls_one_way_and_taps(visit: Open, report: tuple[Path, dict[str, Any]], width: int) -> None:
-    page = visit(report[0], width, 700, has_touch=True, is_mobile=True, device_scale_factor=2)
-    assert not overflows(page)
-    assert page.locator(".chip").bounding_box()["height"] < 40
-    offered = page.locator(".chip b").inner_text()
-    page.fill("#threshold", "0.0625")
-    page.locator(".chip").tap()
-    assert page.input_value("#threshold") == offered
-    assert page.evaluate("window.scrollX") == 0
-
-
-def test_without_scripts_images_and_numbers_are_there(visit: Open, report: tuple[Path, dict[str, Any]]) -> None:
-    path, found = report
-    page = visit(path, java_script_enabled=False)
-    for row, text in zip(found["rows"], page.locator(".card").all_inner_texts(), strict=True):
-        assert f"{row['distance']:.4f}" in text
-    assert "need JavaScript" in page.inner_text("noscript")
 
 
 def test_an_evaluation_sorts_by_its_headings(visit: Open, evaluation: Path) -> None:
@@ -500,12 +309,9 @@ def test_a_long_list_shows_its_rest_on_demand(visit: Open, generators: Path) -> 
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("which", ["scores", "evaluation", "generators"])
-def test_pages_are_accessible(
-    visit: Open, report: tuple[Path, dict[str, Any]], evaluation: Path, generators: Path, which: str,
-    scheme: str,
-) -> None:  # fmt: skip
-    paths = {"scores": report[0], "evaluation": evaluation, "generators": generators}
+@pytest.mark.parametrize("which", ["evaluation", "generators"])
+def test_pages_are_accessible(visit: Open, evaluation: Path, generators: Path, which: str, scheme: str) -> None:
+    paths = {"evaluation": evaluation, "generators": generators}
     page = visit(paths[which], 1440 if scheme == "light" else 390, color_scheme=scheme)
     page.eval_on_selector_all("details", "all => all.forEach(one => { one.open = true; })")
     assert faults_of(page) == []

@@ -14,7 +14,7 @@ from idmetric import NearID
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.evaluate.report import near_identity as figures
 from idmetric.evaluate.report.attention import attention_maps
-from idmetric.pages.heatmap import overlay
+from idmetric.metric.heatmap import overlay
 from tests.metric.models.test_nearid import SMALL, official
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "images"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,7 @@ from idmetric.evaluate.protocols.generator.outputs import read as read_outputs
 from idmetric.evaluate.protocols.generator_methods import GeneratorOptions
 from idmetric.evaluate.protocols.generator_methods import run as run_generator
 from idmetric.evaluate.report import evaluation
-from idmetric.scoring.page import score_page
 from tests.evaluate.protocols.parts import clip_folder, picture
-from tests.report_parts import EVERYTHING, make_folder, score
 
 pytest.importorskip("jinja2")
 pytest.importorskip("matplotlib")
@@ -98,28 +95,6 @@ def test_every_column_may_be_absent(full: tuple[Result, Manifest], monkeypatch: 
         assert all("identity" in text for text in texts), name
         absent.append(name)
     assert {"real", "copies", "same", "diversity", "CLIP-T", "intervals", "images copied"} <= set(absent)
-
-
-def test_every_field_of_a_score_may_be_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    absent: list[str] = []
-
-    def without_each_field(scores: Any, album: Any, **more: Any) -> str:
-        for name in scores.rows[0].keys() - {"rank", "distance", "image", "reference"}:
-            values = [row.pop(name) for row in scores.rows]
-            assert "sample10" in score_page(scores, album, **more), name
-            absent.append(name)
-            for row, value in zip(scores.rows, values, strict=True):
-                row[name] = value
-        without_baseline = replace(scores, baseline=None, limit=None, calibration=None, skipped=())
-        return score_page(without_baseline, album, **more)
-
-    make_folder(tmp_path)
-    monkeypatch.setattr("idmetric.scoring.page.score_page", without_each_field)
-    names = ("sample2", "umlaut-ä-字", "copied")  # with the others five and a copy
-    references = [word for name in names for word in ("--ref", f"gen/{name}.png")]
-    status, _ = score(tmp_path, *references, *EVERYTHING, "--html", "page.html")
-    assert status == 3  # some are farther than the calibration's threshold
-    assert {"probability", "probability_basis", "copy", "copy_agreement"} <= set(absent)
 
 
 def test_an_evaluation_by_tiny_is_called_a_smoke_test() -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from idmetric.evaluate.protocols.common.result import Result, Row, Value
 from idmetric.evaluate.report.verdict import ModelVerdict, verdict
-from idmetric.pages.chart import Scale, percent
 
 
 def number(value: float, spread: float | None = 0.02) -> Value:
@@ -145,16 +144,3 @@ def test_the_range_of_bars_holds_zero_and_all_intervals() -> None:
 
 def test_other_protocols_have_no_verdict() -> None:
     assert verdict(Result("folder", "tiny", [{"dataset": "a", "mAP": number(0.5)}])) is None
-
-
-@pytest.mark.parametrize(
-    "values", [[0.2, 0.8], [-0.33, 0.04], [0.5], [0.0], [1e-4, 3e-4], [250.0, 1750.0], [0.3, 0.1 + 0.2]]
-)
-def test_an_axis_holds_its_values_between_round_ticks(values: list[float]) -> None:
-    axis = Scale.of("identity", values)
-    assert axis.low <= min(values) <= max(values) <= axis.high
-    assert axis.ticks[0][0] == 0
-    assert axis.ticks[-1][0] == 100
-    assert 2 <= len(axis.ticks) <= 7
-    for at, text in axis.ticks:
-        assert percent(float(text), axis.low, axis.high) == pytest.approx(at, abs=0.01)

@@ -9,33 +9,29 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from idmetric.metric.files import StrPath, check_writable, json_text, need, replacing
+from idmetric.metric.files import json_text, need
 from idmetric.version import __version__
 
 if TYPE_CHECKING:
     from markupsafe import Markup
 
 
-def render(package: str, name: str, scripts: Sequence[str], **values: Any) -> str:
+def render(name: str, scripts: Sequence[str], **values: Any) -> str:
     """Render a template with its scripts, one after the other; a value `|tojson` in it is JSON without NaN.
-
-    Args:
-        package: that has the template and its scripts in a folder `templates`; the shared ones lie in `idmetric.pages`.
 
     Raises:
         ImportError: without jinja2.
     """
     need("eval", "an HTML page", jinja2="jinja2")
-    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
-    loader = ChoiceLoader([PackageLoader(package), PackageLoader("idmetric.pages")])
+    loader = FileSystemLoader(Path(__file__).with_name("templates"))
     environment = Environment(
         loader=loader,
         autoescape=True,
@@ -70,31 +66,3 @@ def _breaking(name: str) -> Markup:
     from markupsafe import Markup, escape
 
     return Markup(re.sub("([/_])", r"\1<wbr>", str(escape(name))))
-
-
-def short(paths: Sequence[str]) -> list[str]:
-    """Remove the folders that all paths share."""
-    try:
-        shared = os.path.commonpath([os.path.dirname(path) for path in paths])
-    except ValueError:  # absolute and relative paths, several drives, or no paths
-        shared = ""
-    if not shared:
-        return list(paths)
-    return [os.path.relpath(path, shared) for path in paths]
-
-
-def write_page(page: str, path: StrPath) -> None:
-    """Write a page atomically; bytes of file names that are not text become question marks."""
-    with replacing(Path(path), parents=True) as temporary:
-        temporary.write_bytes(page.encode("utf-8", "replace"))
-
-
-def check_page(path: StrPath) -> None:
-    """Check, before the work, that a page can be written there.
-
-    Raises:
-        ImportError: without jinja2.
-        OutputError: if the path is a folder, or its folder is absent or cannot be written to.
-    """
-    need("eval", "an HTML page", jinja2="jinja2")
-    check_writable(path)
