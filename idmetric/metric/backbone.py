@@ -274,7 +274,7 @@ class Backbone(Embedder):
         weights: StrPath | None = None,
         backbone_args: Mapping[str, Any] | None = None,
         device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        dtype: torch.dtype | str | None = None,
         background: Color = WHITE,
         cache_dir: str | None = None,
         token: str | None = None,
@@ -317,7 +317,7 @@ class Backbone(Embedder):
             self._load_trunk(opened.weights, has_plain_positions, dtype)
         self._finish(device, dtype)
 
-    def _load_trunk(self, weights: StrPath, has_plain_positions: bool, dtype: torch.dtype | None) -> None:
+    def _load_trunk(self, weights: StrPath, has_plain_positions: bool, dtype: torch.dtype | str | None) -> None:
         """Fill the encoder from a file; plain positions are resampled without antialiasing, which timm's are not."""
         trunk: Any = self.backbone
         name = self.settings.backbone

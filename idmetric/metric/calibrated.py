@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 from idmetric.metric.calibration import Calibration, Model, read_calibration
 from idmetric.metric.checkpoints import format as checkpoint
 from idmetric.metric.checkpoints.resolve import Files, content_digest
@@ -48,6 +51,17 @@ def model_of(weights: Weights, label: str, resolution: str, files: bool = True) 
     kind, _, name_and_settings = label.partition(":")
     settings = name_and_settings.removeprefix(weights.short_name)
     return Model(kind, settings, weights.revision, content, resolution)
+
+
+def write_beside(calibration: Calibration | None, saved: Files, revision: str) -> None:
+    """Write a calibration into the folder to which the weights that it was made for were just saved.
+
+    Args:
+        saved, revision: the folder, and its name of the weights.
+    """
+    if calibration is not None:
+        model = replace(calibration.model, revision=revision, files=_content_of(saved))
+        replace(calibration, model=model).write(Path(saved.name, checkpoint.CALIBRATION))
 
 
 def _content_of(files: Files) -> str | None:

@@ -6,9 +6,10 @@ import copy
 import json
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, replace
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, get_args, overload
 
 import torch
@@ -18,11 +19,13 @@ from torch import Tensor, nn
 
 from idmetric.metric.checkpoints import format as checkpoint
 from idmetric.metric.checkpoints.resolve import Files
+from idmetric.metric.checkpoints.weights import dtype_of
 from idmetric.metric.distance import distance as embedding_distance
 from idmetric.metric.distance import distance_matrix, needs_patches
 from idmetric.metric.embedding import Embedding, checked_distances, concatenate
+from idmetric.metric.errors import CheckpointError
 from idmetric.metric.files import StrPath, in_order
-from idmetric.metric.fingerprint import Weights
+from idmetric.metric.fingerprint import Weights, keeps_values
 from idmetric.metric.images import (
     SQUASH,
     WHITE,
@@ -718,11 +721,30 @@ class Embedder(nn.Module):
     # Weights
 
     def save_pretrained(self, folder: StrPath) -> None:
-        """Write config.json and model.safetensors; `idmetric.load(folder)` opens them again."""
+        """Write config.json and model.safetensors; `idmetric.load(folder)` opens them again.
+
+        A calibration of exactly these weights and settings goes along, as calibration.json.
+
+        Raises:
+            CheckpointError: for quantized weights, which are no plain tensors.
+        """
         if not self.model_type:
             raise NotImplementedError(f"{self.name} is opened by its name and cannot be saved")
         checkpoint.write(folder, {"model_type": self.model_type, **self.config()}, self.state_dict())
-        self.weights.take_folder(Files(folder), checkpoint.revision)
+        self._was_saved(folder, checkpoint.revision)
+
+    def _was_saved(self, folder: StrPath, revision: Callable[[Path], str]) -> None:
+        """Write the calibration beside the weights that were just saved, and call new or changed ones by the folder."""
+        from idmetric.metric.calibrated import write_beside
+        from idmetric.metric.calibration import CalibrationError
+
+        files = Files(folder)
+        if self.weights.have_changed():
+            self._calibration = self.calibration_source = None  # of the weights before
+        else:
+            with suppress(CalibrationError, CheckpointError):  # it is for other settings, or cannot be read
+                write_beside(self.calibration, files, revision(Path(folder)))
+        self.weights.take_folder(files, revision)
 
     @classmethod
     def from_pretrained(cls, source: StrPath, **options: Any) -> Self:
@@ -733,19 +755,20 @@ class Embedder(nn.Module):
         """As `nn.Module.train`, except that a frozen model, as one kept inside a larger module, stays in eval mode."""
         return super().train(mode and any(p.requires_grad for p in self.parameters()))
 
-    def _finish(self, device: torch.device | str | None, dtype: torch.dtype | None) -> None:
+    def _finish(self, device: torch.device | str | None, dtype: torch.dtype | str | None) -> None:
         """Freeze weights that were just loaded, move them, and call them by the revision that they were loaded as."""
         self.requires_grad_(False).eval()
-        self.to(auto_device() if device is None else device, dtype)
+        self.to(auto_device() if device is None else device, dtype_of(dtype))
         self.weights.take_revision()
 
-    def _apply(self, *args: Any, **options: Any) -> Self:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         self.weights.have_changed()
         bits = torch.finfo(self.dtype).bits
-        moved: Self = super()._apply(*args, **options)  # type: ignore[no-untyped-call]  # torch's
+        moved: Self = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch's
         # to move weights is no change of them, but wider ones keep the rounding of a narrower type
         more_bits = torch.finfo(self.dtype).bits - bits
-        self.weights.recount(changed=more_bits > 0 and self._is_rounded)
+        is_widened = more_bits > 0 and self._is_rounded
+        self.weights.recount(changed=is_widened or not keeps_values(fn))
         self._is_rounded |= more_bits < 0
         return moved
 

@@ -126,15 +126,33 @@ def weights_digest(module: nn.Module) -> str:
     return tensors_digest(module.state_dict().items())
 
 
-def tensors_digest(tensors: Iterable[tuple[str, Tensor]]) -> str:
-    """Return a hash of named tensors, in order: names, shapes, types and bytes; 32 hex digits."""
+def tensors_digest(tensors: Iterable[tuple[str, Any]]) -> str:
+    """Return a hash of named tensors, in order: names, shapes, types and bytes; 32 hex digits.
+
+    Quantized layers have other state too: pairs of tensors count one by one, all else by its text.
+    """
     digest = hashlib.blake2b(digest_size=16)
-    for name, tensor in tensors:
-        header = f"{name} {tuple(tensor.shape)} {tensor.dtype}\0"
-        values = tensor.detach().cpu().contiguous().flatten()
-        digest.update(header.encode())
-        digest.update(values.view(torch.uint8).numpy().data)
+    waiting = list(tensors)[::-1]
+    while waiting:
+        name, value = waiting.pop()
+        if isinstance(value, tuple | list):
+            waiting += [(f"{name}.{number}", part) for number, part in enumerate(value)][::-1]
+        elif isinstance(value, Tensor):
+            header = f"{name} {tuple(value.shape)} {value.dtype}\0"
+            plain = value.dequantize() if value.is_quantized else value
+            values = plain.detach().cpu().contiguous().flatten()
+            digest.update(header.encode())
+            digest.update(values.view(torch.uint8).numpy().data)
+        else:
+            digest.update(f"{name} {value}\0".encode())
     return digest.hexdigest()
+
+
+def keeps_values(convert: Callable[[Tensor], Tensor]) -> bool:
+    """Whether a function for `nn.Module._apply` keeps values: not that of `to_empty`, nor a move to "meta"."""
+    bits = [byte % 2 for byte in os.urandom(64)]  # exact in every type, and unlike what freed memory may hold
+    converted = convert(torch.tensor(bits, dtype=torch.float32, device="cpu"))
+    return not converted.is_meta and converted.tolist() == bits
 
 
 def write_counts(module: nn.Module) -> list[tuple[int, int]] | None:

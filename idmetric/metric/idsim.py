@@ -96,7 +96,7 @@ class IDSim(Embedder):
         *,
         revision: str | None = None,
         device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        dtype: torch.dtype | str | None = None,
         background: Color = WHITE,
         preprocessing: Preprocessing | None = None,
         variant: str | None = None,

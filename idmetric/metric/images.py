@@ -228,12 +228,12 @@ def check_pixels(pixels: Tensor, low: float = 0, high: float = 1, hint: str = ""
 
     if not np.isfinite([least, most]).all():
         advice = "find where NaN or infinity came from"
+    elif hint and most < 32:  # darker photos of 8 bits are rare
+        advice = hint
     elif most > 255:
         advice = "divide by 65535"
     elif most > 3:
         advice = "divide by 255"
-    elif hint:
-        advice = hint
     elif least < -1 - slack or (least < -slack and most > 1.5):
         advice = "undo the normalization (x * std + mean)"
     elif least < -slack:

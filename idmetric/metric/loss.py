@@ -36,8 +36,9 @@ from PIL import Image, ImageDraw
 from torch import Tensor, nn
 
 from idmetric.metric.distance import check_name, distance_matrix, needs_patches, self_terms
-from idmetric.metric.embedder import Embedder, at_least_float32
+from idmetric.metric.embedder import Embedder, at_least_float32, opening
 from idmetric.metric.embedding import Embedding, NonFiniteError, concatenate
+from idmetric.metric.fingerprint import keeps_values
 from idmetric.metric.images import (
     ImageLike,
     Outside,
@@ -284,7 +285,7 @@ class IdentityLoss(nn.Module):
         self.__dict__["_metric"] = frozen  # no submodule, see the module's docstring
         # attributes and not buffers, which DistributedDataParallel would overwrite by those of the first process;
         # tensors made in inference mode could not join a graph later
-        with torch.inference_mode(False), torch.no_grad():
+        with opening(), torch.no_grad():
             self._references, self._thumbnails = self._read_references(references, labeled(masks, mask_id))
             self._self_terms = self_terms(self._references, self.distance)
             self.reference_weights = _reference_weights(weights, self._references.cls)
@@ -356,12 +357,20 @@ class IdentityLoss(nn.Module):
             "outside": self.outside,
         }
 
+    def __repr__(self) -> str:
+        return f"IdentityLoss({self._metric.label}, references={len(self._references)}, distance={self.distance!r})"
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch's
-        self._metric._apply(fn, recurse)
+        moved = fn(self._references.cls)
+        if keeps_values(fn):
+            self._metric._apply(fn, recurse)
+        elif moved.is_meta:
+            return self
+        else:  # `to_empty`, after which a load_state_dict would not fill the metric: it moves with its values
+            self._metric.to(moved.device)
 
         # references move too, but are never less precise than they were
-        moved = fn(self._references.cls)
         dtype = torch.promote_types(moved.dtype, self._references.cls.dtype)
         self._references = self._references.to(moved.device, dtype)
         self.reference_weights = self.reference_weights.to(moved.device, dtype)
@@ -463,7 +472,10 @@ class IdentityLoss(nn.Module):
             hint = "clamp=True allows what merely overshoots"
             if low == 0:
                 hint += "; a decoder's images want IdentityLoss(..., value_range=(-1, 1), clamp=True)"
-            check_pixels(x, low, high, hint)
+            try:
+                check_pixels(x, low, high, hint)
+            except ValueError as error:
+                raise ValueError(f"value_range={self.value_range}: {error}") from error
         if (low, high) != (0, 1):
             x = (x - low) / (high - low)
         if self.clamp:

@@ -73,7 +73,7 @@ class NearID(Embedder):
         *,
         revision: str | None = None,
         device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        dtype: torch.dtype | str | None = None,
         background: Color = WHITE,
         preprocessing: Preprocessing | None = None,
         cache_dir: str | None = None,

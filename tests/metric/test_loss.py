@@ -452,6 +452,24 @@ def test_blocks_of_a_metric_may_be_sharded_by_fsdp(offload: bool, reshard: bool)
         dist.destroy_process_group()
 
 
+def test_a_loss_built_and_emptied_with_its_module_keeps_the_metrics_values(metric: IDSim) -> None:
+    """Diffusers and accelerate build models without memory, and fill them by a strict load_state_dict."""
+    expected = IdentityLoss(metric, REFERENCES)(pixels(2))
+    with torch.device("meta"):
+        module = nn.ModuleDict({"layer": nn.Linear(2, 2), "identity": IdentityLoss(metric, REFERENCES)})
+    module.to_empty(device="meta").to_empty(device="cpu")
+    module.load_state_dict(nn.ModuleDict({"layer": nn.Linear(2, 2)}).state_dict())
+    assert module["identity"](pixels(2)).equal(expected)
+    assert module["identity"].metric.revision == metric.revision
+
+
+def test_printing_a_loss_names_metric_references_and_distance(metric: IDSim) -> None:
+    text = repr(IdentityLoss(metric, REFERENCES, distance="joint"))
+    assert metric.label in text
+    assert "references=3" in text
+    assert "'joint'" in text
+
+
 # Errors
 
 
@@ -468,6 +486,7 @@ def test_pixels_without_a_graph_are_refused_where_gradients_are_on(metric: IDSim
     ("wrong", "advice"),
     [
         (lambda x: 2 * x - 1, r"value_range=\(-1, 1\)"),
+        (lambda x: 5 * x - 2, r"^value_range=\(0\.0, 1\.0\).*found \[-1.*clamp=True"),
         (lambda x: 255 * x, "divide by 255"),
         (lambda x: 1.1 * x + 0.1, "clamp=True"),
         (lambda x: x / 0 * 0, "NaN or infinity"),

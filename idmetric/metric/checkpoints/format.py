@@ -52,7 +52,9 @@ def write(
 
     Raises:
         OutputError: naming the file that cannot be written.
+        CheckpointError: for quantized weights.
     """
+    check_plain(state)
     target = Path(folder)
     with writing(target):
         target.mkdir(parents=True, exist_ok=True)
@@ -63,6 +65,15 @@ def write(
     text = json.dumps(record, indent=2, sort_keys=True)
     with replacing(target / CONFIG) as path:
         path.write_text(text + "\n", encoding="utf-8")
+
+
+def check_plain(state: Mapping[str, Any]) -> None:
+    """Refuse quantized weights, which model.safetensors cannot hold."""
+    for key, value in state.items():
+        if not isinstance(value, Tensor) or value.is_quantized:
+            raise CheckpointError(
+                f"quantized weights cannot be saved ({key} is no plain tensor): save the model before it is quantized"
+            )
 
 
 def read(files: Files) -> Checkpoint:

@@ -8,7 +8,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -44,12 +44,23 @@ class Hub:
         cache_dir: where files are kept; default the Hub client's cache.
         token: access token for gated and private repositories; default the one `hf auth login` stored.
         local_files_only: never go to the network; a file that is not in the cache is an error.
+
+    Raises:
+        ValueError: for a token with white space or other characters inside that none has; it is not shown.
     """
 
     revision: str | None = None
     cache_dir: str | None = None
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
     local_files_only: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.token, str):
+            return
+        token = self.token.strip()  # the end of a line, where it was read from a file
+        if not re.fullmatch(r"[!-~]*", token):
+            raise ValueError("token= holds white space or characters that no token has: give the token alone")
+        object.__setattr__(self, "token", token or None)
 
 
 def revision_of(*files: StrPath) -> str:
@@ -231,6 +242,10 @@ def _reason(error: BaseException, repo: str, hub: Hub) -> str:
     for cause in (error, error.__cause__, error.__context__):
         if isinstance(cause, OSError) and cause.errno == errno.ENOSPC:
             return f"the disk is full: free space, or set cache_dir= or HF_HOME to another disk (now {_cache(hub)})"
+    for cause in (error, error.__cause__):
+        is_of_file = isinstance(cause, OSError) and cause.filename is not None
+        if is_of_file or isinstance(cause, ImportError):  # of this machine, not of the network
+            return f"{type(cause).__name__}: {cause}"
     if isinstance(error, errors.GatedRepoError):
         return f"it is gated: accept its license at {page}, then {token}"
     if isinstance(error, errors.RevisionNotFoundError):

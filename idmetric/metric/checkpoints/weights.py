@@ -27,6 +27,7 @@ from idmetric.metric.files import StrPath
 SCALE = ".int8_scale"  # behind the name of a tensor
 
 _FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
+_NAMES = ("float32", "bfloat16", "float16", "float64")  # of types in which models can be opened
 _TABLES = re.compile(r"num_batches_tracked|.*_(ids|idxs?|index)")  # last parts of names: whole numbers, no weights
 
 
@@ -147,16 +148,26 @@ def check_finite(tensors: Mapping[str, Tensor], path: StrPath) -> None:
             )
 
 
+def dtype_of(dtype: torch.dtype | str | None) -> torch.dtype | None:
+    """A type of weights by its name, "bfloat16" as `torch.bfloat16`; ValueError for other texts."""
+    if not isinstance(dtype, str):
+        return dtype
+    if dtype not in _NAMES:
+        raise ValueError(f"unknown dtype {dtype!r}: choose {', '.join(_NAMES)}")
+    return getattr(torch, dtype)  # type: ignore[no-any-return]
+
+
 def load_state(
     module: torch.nn.Module,
     state: dict[str, Tensor],
     name: str,
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype | str | None = None,
 ) -> None:
     """Load weights strictly into a module, as `dtype` or in the types of its own; `state` is emptied on the way.
 
     Each tensor is copied out of its file's mapping: aligned, and safe from changes of the file.
     """
+    dtype = dtype_of(dtype)
     check_state(module, state, name)
     for key, parameter in module.state_dict().items():
         new_dtype = parameter.dtype

@@ -31,6 +31,7 @@ from idmetric.metric.checkpoints import released
 from idmetric.metric.checkpoints.config import check_view
 from idmetric.metric.checkpoints.pretrained import FILES, folder_revision
 from idmetric.metric.checkpoints.resolve import Files, Hub, fetch_folder
+from idmetric.metric.checkpoints.weights import dtype_of
 from idmetric.metric.embedder import (
     Embedder,
     OnProgress,
@@ -88,7 +89,7 @@ class VisIDEmbed(Embedder):
         config: VisIDConfig | None = None,
         revision: str | None = None,
         device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        dtype: torch.dtype | str | None = None,
         background: Color = WHITE,
         cache_dir: str | None = None,
         token: str | None = None,
@@ -124,7 +125,7 @@ class VisIDEmbed(Embedder):
         self.settings = settings
         self.preprocessor.sizes = settings.size_for
         tell_apart(self.weights)
-        self.backbone, self.tokenizer = open_model(kind, folder, dtype, device or auto_device())
+        self.backbone, self.tokenizer = open_model(kind, folder, dtype_of(dtype), device or auto_device())
         vision = self.backbone.config.vision_config
         if (vision.patch_size, vision.spatial_merge_size, vision.temporal_patch_size) != (14, 2, 2):
             raise CheckpointError(f"{name!r} does not cut images into 2 x 2 patches of 14 pixels, as Qwen2.5-VL does")
@@ -357,7 +358,8 @@ class VisIDEmbed(Embedder):
     # Files
 
     def save_pretrained(self, folder: StrPath) -> None:
-        """Write transformers' files and visid.json; `idmetric.load(folder)` opens them again."""
+        """Write transformers' files and visid.json, see `Embedder.save_pretrained`."""
+        checkpoint.check_plain(self.state_dict())
         target = Path(folder)
         self.backbone.save_pretrained(target)
         self.tokenizer.save_pretrained(target)
@@ -367,7 +369,7 @@ class VisIDEmbed(Embedder):
         settings = json.dumps(self.config(), indent=2, sort_keys=True)
         with replacing(target / SETTINGS) as path:
             path.write_text(settings + "\n", encoding="utf-8")
-        self.weights.take_folder(Files(target), folder_revision)
+        self._was_saved(target, folder_revision)
 
 
 def _singles(images: Any) -> list[ImageLike | None]:

@@ -212,6 +212,18 @@ def test_the_calibration_beside_the_model_is_found(saved: Path, tmp_path: Path) 
         beside.unlink()
 
 
+def test_a_saved_model_keeps_its_calibration_unless_its_weights_have_changed(saved: Path, tmp_path: Path) -> None:
+    metric = opened(saved)
+    metric.calibrate_with(made_for(metric)).save_pretrained(tmp_path / "same")
+    found = load(tmp_path / "same", device="cpu")
+    assert found.calibration == replace(made_for(metric), model=found.calibrated_model())
+
+    with torch.no_grad():
+        next(metric.parameters()).add_(1.0)
+    metric.save_pretrained(tmp_path / "changed")
+    assert load(tmp_path / "changed", device="cpu").calibration is None
+
+
 def test_the_embedded_model_brings_one_of_photos_and_its_page_has_its_numbers() -> None:
     metric = load("tiny", device="cpu")
     found = metric.calibration

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from idmetric import IdentityLoss, IDSim, load, score
+from idmetric import CheckpointError, IdentityLoss, IDSim, load, score
+from idmetric.adapters import IdentitySimilarity
 from idmetric.evaluate.protocols.calibrate import check_models
 from idmetric.gallery import Gallery
 from idmetric.metric.calibration import Calibration, CalibrationError, Isotonic
@@ -40,6 +41,34 @@ def test_a_digest_covers_names_shapes_types_bytes_and_their_order() -> None:
     assert len({digest(a=x), *other}) == 1 + len(other)
     assert digest(a=x, b=x + 1) != digest(b=x + 1, a=x)
     assert digest(a=x) == digest(a=x.t().contiguous().t())  # whatever the layout
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+def test_quantized_weights_are_hashed_and_cannot_be_saved(named: IDSim, tmp_path: Path) -> None:
+    quantized = torch.ao.quantization.quantize_dynamic(named, {torch.nn.Linear})
+    assert quantized.revision == f"{named.revision}+changed"
+    with pytest.raises(CheckpointError, match="quantized"):
+        quantized.save_pretrained(tmp_path / "saved")
+    assert not (tmp_path / "saved").exists()
+
+    digest = weights_digest(quantized)
+    assert digest == weights_digest(copy.deepcopy(quantized))
+    with torch.no_grad():
+        layer = next(layer for layer in named.modules() if isinstance(layer, torch.nn.Linear))
+        layer.weight.neg_()
+    assert digest != weights_digest(torch.ao.quantization.quantize_dynamic(named, {torch.nn.Linear}))
+
+    images = torch.rand(2, 3, 64, 64)
+    similarity = IdentitySimilarity(quantized)
+    similarity.update(images, images)
+    assert similarity.compute().item() == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_emptied_weights_are_changed(named: IDSim, device: str) -> None:
+    revision = named.revision
+    torch.nn.ModuleDict({"metric": named}).to_empty(device=device)
+    assert named.revision == f"{revision}+changed"
 
 
 def test_new_weights_are_hashed_once_until_they_are_written_to(model: IDSim, monkeypatch: pytest.MonkeyPatch) -> None:

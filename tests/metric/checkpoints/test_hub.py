@@ -87,6 +87,32 @@ def test_a_gated_repository_says_where_to_ask_and_how_to_pass_a_token(hub: HubSe
     assert "hf_secret" not in message_of("owner/other", token="hf_secret")
 
 
+def test_a_token_is_stripped_and_never_shown(hub: HubServer, tmp_path: Path) -> None:
+    hub.gated["owner/model"] = "hf_secret"
+    assert load("owner/model", device="cpu", token=" hf_secret\n").revision == COMMIT
+    with pytest.raises(ValueError, match="token=") as caught:
+        load("owner/model", token="hf_secret\nhf_other")
+    assert "hf_" not in str(caught.value)
+    assert "hf_" not in repr(Hub(token="hf_secret"))
+
+
+def test_a_fault_of_this_machine_is_not_blamed_on_the_network(
+    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    message = message_of("owner/model", cache_dir=str(tmp_path / "file"))
+    assert str(tmp_path / "file") in message
+    assert "did not answer" not in message
+
+    def lacks_a_package(*words: object, **options: object) -> None:
+        raise ImportError("the 'socksio' package is not installed")
+
+    monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", lacks_a_package)
+    message = message_of("owner/model")
+    assert "'socksio' package is not installed" in message
+    assert "did not answer" not in message
+
+
 def test_what_does_not_exist_is_named(hub: HubServer, tmp_path: Path) -> None:
     assert "the repository does not exist" in message_of("owner/nothing")
     assert "no revision 'v9'" in message_of("owner/model", revision="v9")

@@ -106,3 +106,8 @@ def test_a_model_opened_in_another_type_scores_as_one_cast_to_it(
     opened = load(tmp_path, **options)
     assert opened.dtype == dtype
     assert opened(images, references).equal(saved.to(dtype)(images, references))
+
+    options["dtype"] = str(dtype).removeprefix("torch.")
+    assert load(tmp_path, **options).dtype == dtype
+    with pytest.raises(ValueError, match="dtype 'half'"):
+        load(tmp_path, device="cpu", dtype="half")
