@@ -152,7 +152,7 @@ def keeps_values(convert: Callable[[Tensor], Tensor]) -> bool:
     """Whether a function for `nn.Module._apply` keeps values: not that of `to_empty`, nor a move to "meta"."""
     bits = [byte % 2 for byte in os.urandom(64)]  # exact in every type, and unlike what freed memory may hold
     converted = convert(torch.tensor(bits, dtype=torch.float32, device="cpu"))
-    return not converted.is_meta and converted.tolist() == bits
+    return converted.device.type != "meta" and converted.tolist() == bits
 
 
 def write_counts(module: nn.Module) -> list[tuple[int, int]] | None:

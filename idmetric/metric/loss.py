@@ -365,7 +365,7 @@ class IdentityLoss(nn.Module):
         moved = fn(self._references.cls)
         if keeps_values(fn):
             self._metric._apply(fn, recurse)
-        elif moved.is_meta:
+        elif moved.device.type == "meta":
             return self
         else:  # `to_empty`, after which a load_state_dict would not fill the metric: it moves with its values
             self._metric.to(moved.device)
