@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from idmetric.metric import paths as inputs
 from idmetric.metric.errors import RequestError
-from idmetric.metric.paths import IMAGE_ENDINGS, walk
+from idmetric.metric.paths import IMAGE_ENDINGS
 from idmetric.store import content
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def _entries(source: GallerySource, masked: bool) -> Iterator[Entry]:
     path = Path(source.path)
     if path.is_dir():
         try:
-            files = list(filter(inputs.is_image, walk(path)))
+            files = inputs.images_below(path)
         except OSError as error:
             folder = str(error.filename or path)
             raise GalleryError(f"cannot list the folder {folder!r}: {error.strerror or error}") from error

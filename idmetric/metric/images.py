@@ -5,8 +5,8 @@ tensors and arrays by torch's antialiased interpolation, differentiably. The two
 
 EXIF orientation is applied, transparency is composited on a background (white by default), 16-bit values are
 scaled rather than clipped; `preprocessing="release"` does none of this (see `released_rgb`). ICC profiles are not
-applied. Addresses (URLs) are not fetched. No process-wide setting of Pillow is read or changed, beyond what Pillow
-itself enforces.
+applied. Addresses (URLs) are not fetched. Damaged files are refused whatever Pillow's `LOAD_TRUNCATED_IMAGES` says:
+it is off while an image is decoded.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import stat
 import sys
 import threading
 import warnings
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,12 +28,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NoReturn, TypedDict, T
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import ExifTags, Image, ImageOps, TiffImagePlugin, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageFile, ImageOps, PngImagePlugin, TiffImagePlugin, UnidentifiedImageError
 
 from idmetric.metric import paths as inputs
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files import StrPath, read_bytes
-from idmetric.metric.paths import ABSENT, VIDEO_ENDINGS, is_address, is_subject_file, names_several
+from idmetric.metric.paths import ABSENT, RAW_ENDINGS, VIDEO_ENDINGS, is_address, is_subject_file, names_several
 from idmetric.metric.resampling import RESAMPLE, Sides, check_interpolation
 
 if TYPE_CHECKING:
@@ -436,6 +437,10 @@ IMAGE_FORMATS = (
 
 _CLOSED = "this PIL image is closed: use it inside its with block, or open the file again"
 _EMPTY = "the file is empty: fetch or write it again"
+_PNG = b"\x89PNG\r\n\x1a\n"
+_SETTING = threading.Lock()  # of the two below
+_refusing = 0  # how many blocks of `_refusing_damage` are running
+_reads_on = False  # Pillow's setting outside of them
 _LOCKS = [threading.Lock() for _ in range(64)]  # of PIL images in memory, chosen by their addresses
 
 
@@ -495,7 +500,74 @@ def open_image(source: ImageLike, upright: bool = True) -> Image.Image:
 def open_file(file: BinaryIO | StrPath) -> Image.Image:
     """Pillow's `Image.open` for the formats of `IMAGE_FORMATS` alone; it reads only the file's head."""
     Image.init()  # once a process; HEIF is there if its plugin was registered
-    return Image.open(file, formats=[name for name in IMAGE_FORMATS if name in Image.OPEN])
+    formats = [name for name in IMAGE_FORMATS if name in Image.OPEN]
+    with _refusing_damage():
+        try:
+            return Image.open(file, formats=formats)
+        except ValueError:
+            shorter = _without_long_texts(file)
+            if shorter is None:
+                raise
+            return Image.open(shorter, formats=formats)
+
+
+@contextmanager
+def _refusing_damage() -> Iterator[None]:
+    """Have Pillow raise on damaged files in this block, also where another library had it read on.
+
+    Several threads may be in such blocks; the last one that leaves restores the setting.
+    """
+    global _refusing, _reads_on
+    with _SETTING:
+        if not _refusing:
+            _reads_on = ImageFile.LOAD_TRUNCATED_IMAGES
+            ImageFile.LOAD_TRUNCATED_IMAGES = False
+        _refusing += 1
+    try:
+        yield
+    finally:
+        with _SETTING:
+            _refusing -= 1
+            if not _refusing:
+                ImageFile.LOAD_TRUNCATED_IMAGES = _reads_on
+
+
+def _without_long_texts(file: BinaryIO | StrPath) -> io.BytesIO | None:
+    """A PNG without the compressed texts that Pillow finds too long to open it; None if there are none."""
+    if isinstance(file, str | os.PathLike):
+        data = read_bytes(file)
+    else:
+        file.seek(0)
+        data = file.read()
+    if not data.startswith(_PNG):
+        return None
+
+    kept = [_PNG]
+    start = len(_PNG)
+    while start < len(data):
+        end = start + 12 + int.from_bytes(data[start : start + 4], "big")  # length, type, content, checksum
+        if not _is_long_text(data[start + 4 : start + 8], data[start + 8 : end - 4]):
+            kept.append(data[start:end])
+        start = end
+    shorter = b"".join(kept)
+    return io.BytesIO(shorter) if len(shorter) < len(data) else None
+
+
+def _is_long_text(kind: bytes, content: bytes) -> bool:
+    """Whether a PNG's chunk is a compressed text of more than `PngImagePlugin.MAX_TEXT_CHUNK` bytes."""
+    _, _, rest = content.partition(b"\0")
+    if kind == b"zTXt":
+        compressed = rest[1:]
+    elif kind == b"iTXt" and rest.startswith(b"\1"):
+        compressed = rest[2:].split(b"\0", 2)[-1]  # after the language and the translated keyword
+    else:
+        return False
+    try:
+        return len(zlib.decompressobj().decompress(compressed, PngImagePlugin.MAX_TEXT_CHUNK + 1)) > (
+            PngImagePlugin.MAX_TEXT_CHUNK
+        )
+    except zlib.error:
+        return False
 
 
 def is_animated(image: Image.Image) -> bool:
@@ -586,7 +658,8 @@ def _decode(image: Image.Image, name: str, upright: bool, *, is_file: bool = Fal
             _check_tiff(image, name)
         if image.tell() == 0:
             has_more_frames = is_animated(image)
-        image.load()
+        with _refusing_damage():
+            image.load()
     except ImageReadError:
         raise
     except Exception as error:  # a truncated file raises OSError, SyntaxError, struct.error, ... by format
@@ -632,11 +705,20 @@ def _check_size(image: Image.Image, name: str) -> None:
         raise ImageReadError(name, reason)
 
 
+_NEW_SUBFILE_TYPE = 254
+_DNG_VERSION = 50706
+
+
 def _check_tiff(image: Image.Image, name: str) -> None:
-    """Refuse the TIFFs that Pillow (13.0) decodes to wrong pixels without an error."""
+    """Refuse raw files, thumbnails, and the TIFFs that Pillow (13.0) decodes to wrong pixels without an error."""
     if not isinstance(image, TiffImagePlugin.TiffImageFile):  # a copy in memory has no tags
         return
     tags = image.tag_v2
+    is_thumbnail = bool(tags.get(_NEW_SUBFILE_TYPE, 0) & 1) and image.tell() == 0
+    if is_thumbnail or _DNG_VERSION in tags or name.lower().endswith(RAW_ENDINGS):
+        reason = "it is a camera raw file, or begins with a thumbnail: convert it to PNG or JPEG"
+        raise ImageReadError(name, reason)
+
     bits = max(tags.get(TiffImagePlugin.BITSPERSAMPLE, (1,)))
     is_signed = 2 in tags.get(TiffImagePlugin.SAMPLEFORMAT, (1,))
     is_white_zero = tags.get(TiffImagePlugin.PHOTOMETRIC_INTERPRETATION, 0) == 0

@@ -15,6 +15,7 @@ import glob
 import os
 import re
 import time
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -124,7 +125,23 @@ IMAGE_ENDINGS = (
     ".jfif",
     ".avif",
     ".heic",
+    ".heif",
+    ".hif",
+    ".jpe",
+    ".jp2",
+    ".j2k",
+    ".jpx",
+    ".mpo",
+    ".apng",
+    ".dib",
+    ".pnm",
+    ".pbm",
+    ".tga",
+    ".psd",
 )
+RAW_ENDINGS = (".dng", ".nef", ".nrw", ".cr2", ".cr3", ".arw", ".sr2", ".srw", ".raf", ".orf", ".rw2", ".pef")
+# pictures that are not read
+_OTHER_ENDINGS = (*RAW_ENDINGS, ".svg", ".eps", ".ai", ".pdf", ".exr", ".hdr", ".jxl", ".xcf", ".psb", ".qoi")
 VIDEO_ENDINGS = (".mp4", ".mov", ".m4v", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts")
 
 _NUMBERS = re.compile("([0-9]+)")
@@ -163,6 +180,23 @@ def is_image(path: StrPath) -> bool:
     return os.path.splitext(path)[1].lower() in IMAGE_ENDINGS
 
 
+def images_below(folder: Path, above: Iterable[Path] = ()) -> list[Path]:
+    """The images that `walk` finds; one warning names the endings of pictures that are not read."""
+    images = []
+    others = []
+    for file in walk(folder, above):
+        ending = file.suffix.lower()
+        if is_image(file):
+            images.append(file)
+        elif ending in _OTHER_ENDINGS:
+            others.append(ending)
+    if others:
+        endings = ", ".join(sorted(set(others)))
+        files = "1 file" if len(others) == 1 else f"{len(others)} files"
+        warnings.warn(f"{folder}: {files} with other endings left out: {endings}", stacklevel=3)
+    return images
+
+
 def is_subject_file(source: object) -> TypeGuard[StrPath]:
     """Whether this is the path of a subject's file (`idmetric.metric.subject`), by its ending."""
     return isinstance(source, str | os.PathLike) and os.fspath(source).lower().endswith(".subject")
@@ -192,11 +226,11 @@ def listed(source: StrPath) -> list[str]:
     files: list[str] = []
     try:
         if is_folder:
-            files += [str(file) for file in walk(Path(path)) if is_image(file)]
+            files += map(str, images_below(Path(path)))
         for match in matches(path):
             if os.path.isdir(match):
                 folder = Path(match)
-                files += [str(file) for file in walk(folder, folder.parents) if is_image(file)]
+                files += map(str, images_below(folder, folder.parents))
             else:
                 files.append(match)
     except OSError as error:

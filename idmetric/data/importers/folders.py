@@ -19,7 +19,7 @@ from idmetric.data.importers.run import ImportJob
 from idmetric.data.importers.split_folders import split_level
 from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.table import Row
-from idmetric.metric.paths import IMAGE_ENDINGS, is_image, walk
+from idmetric.metric.paths import IMAGE_ENDINGS, images_below
 from idmetric.metric.tables import first_few
 
 _MASKS = re.compile("(^|_)masks$", re.IGNORECASE)  # what names of folders of masks have in addition
@@ -68,7 +68,7 @@ def pictures(root: Path) -> list[PicturePaths]:
     """
     images = []
     mask_of: dict[PurePosixPath, PurePosixPath] = {}  # by the image's path without extension
-    for file in filter(is_image, walk(root)):
+    for file in images_below(root):
         path = PurePosixPath(file.relative_to(root).as_posix())
         image = _masked(path)
         if image is None:

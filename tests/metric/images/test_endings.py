@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from idmetric.data.importers.folders import pictures
 from idmetric.gallery.sources import GallerySource, entries
 from idmetric.metric.paths import IMAGE_ENDINGS, listed
@@ -20,3 +22,16 @@ def test_all_commands_find_the_same_images_in_a_folder(tmp_path: Path) -> None:
         sorted(entry.name for entry in entries([GallerySource(str(tmp_path))], masked=False)) == expected
     )  # galleries
     assert sorted(picture.path.name for picture in pictures(tmp_path)) == expected  # imported data
+
+
+def test_pictures_that_are_not_read_are_counted_in_one_warning(tmp_path: Path) -> None:
+    for name in ("a.png", "b.svg", "c/d.NEF", ".e.nef", "a.txt"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"")
+    for read in (listed, pictures, lambda folder: list(entries([GallerySource(str(folder))], masked=False))):
+        with pytest.warns(UserWarning, match="2 files") as caught:
+            assert len(list(read(tmp_path))) == 1
+        [warning] = caught
+        assert str(warning.message).startswith(f"{tmp_path}: 2 files")
+        assert str(warning.message).endswith(".nef, .svg")

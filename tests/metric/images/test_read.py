@@ -110,6 +110,36 @@ def test_truncated_files_raise(kind: str, share: float) -> None:
         read_image(data[: int(len(data) * share)])
 
 
+@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
+def test_truncated_files_raise_whatever_pillow_is_set_to(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
+    data = saved(Image.fromarray(noise(64, 64)), kind)
+    with pytest.raises(ImageReadError):
+        read_image(data[: len(data) // 3])
+    assert ImageFile.LOAD_TRUNCATED_IMAGES
+
+
+@pytest.mark.parametrize("kind", [b"zTXt", b"iTXt"])
+def test_long_texts_of_a_png_do_not_matter(kind: bytes, tmp_path: Path) -> None:
+    image = Image.fromarray(noise(64, 64))
+    between = b"\0\1\0\0\0" if kind == b"iTXt" else b"\0\0"
+    data = saved(image)
+    text = chunk(kind, b"workflow" + between + zlib.compress(b"x" * 2_400_000))
+    path = tmp_path / "a.png"
+    path.write_bytes(data[:33] + text + data[33:])  # after the header
+    for source in (path, path.read_bytes()):
+        assert (array(read_image(source)) == array(image)).all()
+
+
+@pytest.mark.parametrize(("name", "subfile"), [("a.tif", 1), ("a.nef", 0)])
+def test_raw_files_and_thumbnails_are_refused(name: str, subfile: int, tmp_path: Path) -> None:
+    path = tmp_path / name
+    Image.fromarray(noise()).save(path, "TIFF", tiffinfo={254: subfile})
+    with pytest.raises(ImageReadError, match="convert it to PNG or JPEG") as caught:
+        read_image(path)
+    assert caught.value.source == str(path)
+
+
 @pytest.mark.parametrize(
     "address",
     ["http://a.org/x.png", "https://a.org/x.png", "s3://b/x.png", "file:///x.png", "data:image/png;base64,AAAA"],
