@@ -77,10 +77,11 @@ PARTS = (
     "heatmap",
 )
 # what `IDSim("tiny")(a, b)` may load of the package
-PAIR = {"modules": 28, "lines": 6400, "nodes": 38_000}
+PAIR = {"modules": 28, "lines": 6600, "nodes": 39_300}
 
 # what the modules of a pair import late, inside functions, and why
 LATE = {
+    "metric.calibration": "calibration",
     "metric.calibrated": "calibration",
     "metric.cosine": "torch",
     "metric.idsim_release": "a received format: released checkpoints",
@@ -265,7 +266,7 @@ def pair() -> tuple[LoadedModule, ...]:
 
 
 def test_a_pair_loads_few_modules_lines_and_nodes() -> None:
-    """At most 28 modules, 6,400 lines and 38,000 nodes of the package."""
+    """At most 28 modules, 6,600 lines and 39,300 nodes of the package."""
     loaded = pair()
     assert len(loaded) > 20
     sizes = {
