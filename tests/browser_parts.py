@@ -15,7 +15,7 @@ OPTIONS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--n
            "--disable-background-networking", "--disable-component-update"]  # fmt: skip
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")  # a driver that stays would keep its event loop running in other tests
 def browser() -> Iterator[Any]:
     playwright = pytest.importorskip(
         "playwright.sync_api", reason="pages are tested with playwright: pip install playwright"

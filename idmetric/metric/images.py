@@ -966,7 +966,7 @@ def read_image(
 ) -> Image.Image:
     """Read one image as 8-bit RGB, as a new PIL image that holds no file open.
 
-    Formats are those of `images.opening.IMAGE_FORMATS`. Where a file had an EXIF orientation, the result's
+    Formats are those of `IMAGE_FORMATS`. Where a file had an EXIF orientation, the result's
     `info["stored_orientation"]` keeps it, so that a mask of the stored pixels can be turned the same way.
 
     Of an animation or multi-page file the first frame is used, with a `MultiFrameWarning`; a PIL image is used at the
