@@ -30,7 +30,7 @@ def main() -> None:
             page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
             page.goto(page_file.as_uri())
             if name == "report-phone":
-                page.locator(".open").first.scroll_into_view_if_needed()
+                page.locator("#p2-1").evaluate("card => card.scrollIntoView()")
             page.wait_for_timeout(300)  # pictures and colors settle
             picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
             picture.save(IMAGES / f"{name}.webp", quality=70, method=6)
