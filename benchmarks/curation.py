@@ -20,7 +20,8 @@ from pathlib import Path
 
 from PIL import Image
 
-from idmetric.metric.paths import is_image, walk
+from idmetric.metric.files.folders import walk
+from idmetric.metric.images.paths import is_image
 
 MORE = 50
 EDITS = ("copy", "jpeg", "half", "crop")

@@ -19,7 +19,8 @@ from torch import Tensor
 
 from idmetric.matching.codes import Polygons, RunLengths
 from idmetric.metric.errors import RequestError
-from idmetric.metric.images import (
+from idmetric.metric.images.coverage import same_shape
+from idmetric.metric.images.kinds import (
     STORED,
     WHITE,
     Color,
@@ -30,8 +31,9 @@ from idmetric.metric.images import (
     is_array,
     is_image_like,
 )
-from idmetric.metric.masks import Labeled, MaskLike, box_of, cut_out, same_shape
-from idmetric.store import settings_digest
+from idmetric.metric.images.masks import Labeled, MaskLike
+from idmetric.metric.images.regions import box_of, cut_out
+from idmetric.stream.keys import settings_digest
 
 Box = tuple[float, float, float, float]
 _ROUNDING = 1.0  # pixels by which a box may lie outside of its image

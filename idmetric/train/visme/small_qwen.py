@@ -8,7 +8,8 @@ from typing import Any, Literal
 import torch
 from safetensors.torch import save_file
 
-from idmetric.metric.files import StrPath, need
+from idmetric.metric.files import StrPath
+from idmetric.metric.files.hints import need
 
 _TOKENS = (
     "<|endoftext|>",

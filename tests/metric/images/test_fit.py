@@ -13,8 +13,9 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from idmetric.metric.backbone import Backbone
-from idmetric.metric.images import Fit, ImageReadError, to_pixels
+from idmetric.metric.images.fit import Fit
+from idmetric.metric.images.read import ImageReadError, to_pixels
+from idmetric.metric.models.backbone import Backbone
 
 transforms = pytest.importorskip("torchvision.transforms")
 

@@ -1,0 +1,1 @@
+"""Distances between embeddings; `idmetric.metric.distance.matrix` has the table of their names."""

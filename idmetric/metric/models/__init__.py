@@ -1,0 +1,1 @@
+"""The metrics `IDSim`, `NearID`, `VisIDEmbed` and `Backbone`, and their base class."""

@@ -1,1 +1,0 @@
-"""The small model in this package: its weights, and the trunk that computes them."""

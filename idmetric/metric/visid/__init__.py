@@ -1,1 +1,0 @@
-"""VisIDEmbed, the Qwen2.5-VL embedder of VisME."""
