@@ -269,10 +269,10 @@ def axis_of(values: Sequence[float], threshold: float | None = None) -> Axis:
 
     # the ends are multiples of the distance of two ticks
     step = _round_step((high - low) / 4)
-    first = math.floor(low / step)
-    last = math.ceil(round(high / step, 9))
-    axis = Axis(round(step * first, 10), round(step * last, 10), [])
-    for number in range(first, last + 1):
+    low_tick = math.floor(low / step)
+    high_tick = math.ceil(round(high / step, 9))
+    axis = Axis(round(step * low_tick, 10), round(step * high_tick, 10), [])
+    for number in range(low_tick, high_tick + 1):
         value = step * number
         axis.ticks.append((axis.position(value), four(value)))
     return axis

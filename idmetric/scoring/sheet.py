@@ -132,11 +132,11 @@ def _summary(scores: Any) -> PageTable:
     lines = {"all images": summary}
     if "without_copies" in summary:
         lines["without copies"] = summary["without_copies"]
-    rows = [[name, of["n"], of["mean"], of["std"]] for name, of in lines.items()]
+    rows = [[name, numbers["n"], numbers["mean"], numbers["std"]] for name, numbers in lines.items()]
     if scores.threshold is None:
         return PageTable("Summary", ("", "images", "mean", "std"), rows)
-    for row, of in zip(rows, lines.values(), strict=True):
-        row.append(of["passing"])
+    for row, numbers in zip(rows, lines.values(), strict=True):
+        row.append(numbers["passing"])
     return PageTable("Summary", ("", "images", "mean", "std", f"pass at {four(scores.threshold)}"), rows)
 
 

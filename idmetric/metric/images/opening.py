@@ -169,14 +169,14 @@ def _without_long_texts(file: BinaryIO | StrPath) -> io.BytesIO | None:
     if not data.startswith(_PNG):
         return None
 
-    kept = [_PNG]
+    chunks = [_PNG]
     start = len(_PNG)
     while start < len(data):
         end = start + 12 + int.from_bytes(data[start : start + 4], "big")  # length, type, content, checksum
         if not _is_long_text(data[start + 4 : start + 8], data[start + 8 : end - 4]):
-            kept.append(data[start:end])
+            chunks.append(data[start:end])
         start = end
-    shorter = b"".join(kept)
+    shorter = b"".join(chunks)
     return io.BytesIO(shorter) if len(shorter) < len(data) else None
 
 

@@ -100,16 +100,16 @@ def is_image(path: StrPath) -> bool:
 def images_below(folder: Path, above: Iterable[Path] = ()) -> list[Path]:
     """The images that `walk` finds; one warning names the endings of pictures that are not read."""
     images = []
-    others = []
+    unread_endings = []
     for file in walk(folder, above):
         ending = file.suffix.lower()
         if is_image(file):
             images.append(file)
         elif ending in _OTHER_ENDINGS:
-            others.append(ending)
-    if others:
-        endings = ", ".join(sorted(set(others)))
-        files = "1 file" if len(others) == 1 else f"{len(others)} files"
+            unread_endings.append(ending)
+    if unread_endings:
+        endings = ", ".join(sorted(set(unread_endings)))
+        files = "1 file" if len(unread_endings) == 1 else f"{len(unread_endings)} files"
         warnings.warn(f"{folder}: {files} with other endings left out: {endings}", stacklevel=3)
     return images
 
