@@ -29,17 +29,16 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.benchmark import Timer
 
+from idmetric.metric.backbone import Backbone
 from idmetric.metric.checkpoints import released
+from idmetric.metric.embedder import Embedder, auto_device
 from idmetric.metric.files import StrPath
-from idmetric.metric.files.tables import aligned
-from idmetric.metric.images.paths import listed
-from idmetric.metric.images.read import read_image, to_pixels
-from idmetric.metric.models.backbone import Backbone
-from idmetric.metric.models.devices import auto_device
-from idmetric.metric.models.embedder import Embedder
-from idmetric.metric.models.idsim import IDSim, IDSimConfig
-from idmetric.metric.models.load import load
-from idmetric.metric.models.nearid import NearID, NearIDConfig
+from idmetric.metric.idsim import IDSim, IDSimConfig
+from idmetric.metric.images import read_image, to_pixels
+from idmetric.metric.load import load
+from idmetric.metric.nearid import NearID, NearIDConfig
+from idmetric.metric.paths import listed
+from idmetric.metric.tables import aligned
 from idmetric.version import __version__
 
 SIZE = (960, 720)  # pixels of the generated photos, as from image generators and shops

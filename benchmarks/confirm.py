@@ -29,11 +29,10 @@ from idmetric.evaluate.protocols.common.protocol import find
 from idmetric.evaluate.protocols.common.result import numbers_of
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
 from idmetric.metric.checkpoints import released
-from idmetric.metric.checkpoints.hub import fetch
-from idmetric.metric.checkpoints.revision import Hub
-from idmetric.metric.models.embedder import Embedder
-from idmetric.metric.models.load import load
-from idmetric.metric.models.sizes import SIZES
+from idmetric.metric.checkpoints.resolve import Hub, fetch
+from idmetric.metric.embedder import Embedder
+from idmetric.metric.load import load
+from idmetric.metric.sizes import SIZES
 from idmetric.scoring.demo import CAPTIONS, REFERENCE, demo_images
 from idmetric.version import __version__
 

@@ -17,7 +17,7 @@ import numpy as np
 from PIL import Image
 
 from idmetric.data.manifest.table import Manifest, read
-from idmetric.metric.images.small import SIZE
+from idmetric.metric.images import SIZE
 from idmetric.scoring.copies import THRESHOLD, Print, compare, take_print
 
 COPIED = 100  # photos of each set that are copied

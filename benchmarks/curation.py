@@ -20,8 +20,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from idmetric.metric.files.folders import walk
-from idmetric.metric.images.paths import is_image
+from idmetric.metric.paths import is_image, walk
 
 MORE = 50
 EDITS = ("copy", "jpeg", "half", "crop")

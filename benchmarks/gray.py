@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from idmetric import load
-from idmetric.metric.images.paths import is_image, listed
+from idmetric.metric.paths import is_image, listed
 
 
 def main() -> None:

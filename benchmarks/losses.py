@@ -24,8 +24,7 @@ from timing import Clock, ratio
 
 from idmetric import IdentityLoss
 from idmetric.metric.checkpoints import released
-from idmetric.metric.models.devices import auto_device
-from idmetric.metric.models.embedder import Embedder
+from idmetric.metric.embedder import Embedder, auto_device
 
 DISTANCES = ("cls", "patch_pooled", "patch", "joint")
 COMPILED = ("cls", "patch_pooled")  # in one graph; Sinkhorn's loop is not compiled

@@ -24,10 +24,9 @@ from rows import Row, over
 from timing import Clock, add_counts, parser_of
 
 from idmetric.matching import Subject, match
-from idmetric.metric.images.read import read_image
-from idmetric.metric.models.devices import auto_device
-from idmetric.metric.models.embedder import Embedder
-from idmetric.stream.subjects import embed_subject
+from idmetric.metric.embedder import Embedder, auto_device
+from idmetric.metric.images import read_image
+from idmetric.scoring.subjects import embed_subject
 
 Box = tuple[int, int, int, int]
 CROPS, FRAMES = "embedding the crops", "bare model"

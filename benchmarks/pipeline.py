@@ -43,10 +43,9 @@ from timing import Clock, Timing, cpu_ratio
 
 from idmetric.cli.main import main as idmetric
 from idmetric.matching import match
-from idmetric.metric.models.embedder import Embedder
-from idmetric.metric.models.load import load
-from idmetric.stream.item import Item
-from idmetric.stream.stream import embedding_of
+from idmetric.metric.embedder import Embedder
+from idmetric.metric.load import load
+from idmetric.stream import Item, embedding_of
 
 SIDE = 224
 _CLIP_SIZE = (1280, 720)

@@ -25,9 +25,9 @@ from PIL import Image
 
 from idmetric import IDSim, NearID
 from idmetric.metric.checkpoints import released
-from idmetric.metric.models.embedder import Embedder
-from idmetric.metric.models.idsim import IDSimConfig
-from idmetric.metric.models.nearid import NearIDConfig
+from idmetric.metric.embedder import Embedder
+from idmetric.metric.idsim import IDSimConfig
+from idmetric.metric.nearid import NearIDConfig
 
 
 def model_of(name: str) -> Embedder:

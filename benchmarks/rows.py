@@ -8,8 +8,8 @@ from typing import Any
 
 from timing import Ratio, Timing, cpu_ratio, ratio
 
-from idmetric.metric.files import json_file
-from idmetric.metric.files.tables import aligned
+from idmetric.metric.files import json_text
+from idmetric.metric.tables import aligned
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def _note(row: Row) -> str:
 def as_json(machine: dict[str, Any], options: dict[str, Any], rows: Sequence[Row]) -> str:
     """Format machine, options and rows as JSON, with the seconds of each run."""
     found = {"machine": machine, "options": options, "rows": [_object(row) for row in rows]}
-    return json_file.text(found, indent=1) + "\n"
+    return json_text(found, indent=1) + "\n"
 
 
 def _object(row: Row) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Parameters, operations, memory and processor time of models, as `idmetric.metric.models.sizes` holds them.
+"""Parameters, operations, memory and processor time of models, as `idmetric.metric.sizes` holds them.
 
     python benchmarks/sizes.py                                  all models, on torch's device "meta"
     python benchmarks/sizes.py --model tiny --cpu 1 8           measures processor seconds on one core as well
@@ -24,8 +24,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from idmetric.metric.checkpoints import released
-from idmetric.metric.models.embedder import Embedder
-from idmetric.metric.models.sizes import ModelSize
+from idmetric.metric.embedder import Embedder
+from idmetric.metric.sizes import ModelSize
 
 MODELS = ("tiny", "efficientnet-lite0", *released.IDSIM, *released.NEARID)
 # Qwen2.5-VL's published shapes: transformers' defaults are those of the 7B

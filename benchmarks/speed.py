@@ -28,15 +28,14 @@ from rows import Row, over
 from timing import Clock, add_counts, parser_of
 from torch import Tensor
 
-from idmetric.metric.distance.cosine import cosine_distance
-from idmetric.metric.distance.sinkhorn import sinkhorn_distance, sinkhorn_matrix
-from idmetric.metric.files.threads import in_order
-from idmetric.metric.models.devices import auto_device
-from idmetric.metric.models.embedder import Embedder
+from idmetric.metric.cosine import cosine_distance
+from idmetric.metric.embedder import Embedder, auto_device
+from idmetric.metric.files import in_order
+from idmetric.metric.sinkhorn import sinkhorn_distance, sinkhorn_matrix
 from idmetric.scoring.copy_warnings import CopyWarning
 from idmetric.scoring.score import score
 from idmetric.scoring.scores import Scores
-from idmetric.stream import pipeline
+from idmetric.stream import threads as reading_threads
 
 BARE = "timm's forward"
 LARGE = (4000, 3000)  # pixels of a phone's photo
@@ -173,7 +172,7 @@ def _forward(metric: Embedder, x: Tensor) -> Any:
 
 
 def _read(metric: Embedder, paths: list[Path]) -> None:
-    threads = pipeline.threads(None)
+    threads = reading_threads(None)
     deque(in_order(metric.preprocessor.load_image, paths, threads=threads, waiting=2 * threads), maxlen=0)
 
 

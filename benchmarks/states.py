@@ -25,11 +25,11 @@ from numpy.typing import NDArray
 from idmetric import load
 from idmetric.evaluate.statistics.bootstrap import Interval, bootstrap
 from idmetric.matching.assignment import MARGIN, State, assigned
-from idmetric.metric.calibration.apply import PAIR_RATE, Calibration
-from idmetric.metric.distance.embedding import Embedding
-from idmetric.metric.distance.matrix import distance_matrix
-from idmetric.metric.files.tables import aligned
-from idmetric.metric.models.embedder import Embedder
+from idmetric.metric.calibration import PAIR_RATE, Calibration
+from idmetric.metric.distance import distance_matrix
+from idmetric.metric.embedder import Embedder
+from idmetric.metric.embedding import Embedding
+from idmetric.metric.tables import aligned
 from idmetric.scoring.references import FEWEST, leave_one_out
 
 Array = NDArray[np.float64]

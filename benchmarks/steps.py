@@ -25,7 +25,7 @@ import torch
 from torch import nn
 
 from idmetric.cli import train
-from idmetric.metric.models.embedder import Embedder
+from idmetric.metric.embedder import Embedder
 from idmetric.train.log import Meter
 
 PROCESSOR = "--processor-time"

@@ -21,8 +21,8 @@ from latents import describe, line, load_photos, open_pipeline, tiny_pipeline, t
 
 import idmetric
 from idmetric import IdentityLoss
-from idmetric.metric.files.output import check
-from idmetric.metric.models.devices import auto_device
+from idmetric.metric.embedder import auto_device
+from idmetric.metric.files import check_writable
 
 SMOKE_PHOTOS = Path(__file__).parent / "images"
 
@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, float]]:
     from diffusers.utils import convert_state_dict_to_diffusers
     from peft import get_peft_model_state_dict
 
-    check(args.out / "pytorch_lora_weights.safetensors", parents=True)  # before hours of work
+    check_writable(args.out / "pytorch_lora_weights.safetensors", parents=True)  # before hours of work
     torch.manual_seed(args.seed)
     device = torch.device("cpu") if args.smoke else auto_device()
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32

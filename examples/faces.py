@@ -20,7 +20,7 @@ from PIL import Image
 
 import idmetric
 from idmetric import Match
-from idmetric.metric.images.paths import all_listed
+from idmetric.metric.paths import all_listed
 
 BORDER = 0.25  # of the longer side: a face that fills its region is found once there is room around it
 GRAY = (128, 128, 128)

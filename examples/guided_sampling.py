@@ -26,8 +26,8 @@ from torch import Tensor
 
 import idmetric
 from idmetric import IdentityLoss
-from idmetric.metric.files.output import check
-from idmetric.metric.models.devices import auto_device
+from idmetric.metric.embedder import auto_device
+from idmetric.metric.files import check_writable
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -127,7 +127,7 @@ def main(argv: Sequence[str] | None = None) -> Tensor:
 
     from diffusers import DDIMScheduler
 
-    check(args.out / "00.png", parents=True)
+    check_writable(args.out / "00.png", parents=True)
     device = torch.device("cpu") if args.smoke else auto_device()
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     pipe = tiny_pipeline() if args.smoke else open_pipeline(args.model, device, dtype)

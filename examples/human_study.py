@@ -29,7 +29,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from idmetric.metric.images.read import read_image
+from idmetric.metric.images import read_image
 
 SAME, DIFFERENT = "same", "different"
 VOTES = 3  # that a pair needs

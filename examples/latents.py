@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from idmetric import IdentityLoss
-from idmetric.metric.images.read import ImageReadError, to_pixels
+from idmetric.metric.images import ImageReadError, to_pixels
 
 PHOTOS = (".jpg", ".jpeg", ".png", ".webp")
 

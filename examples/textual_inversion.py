@@ -22,8 +22,8 @@ from safetensors.torch import save_file
 
 import idmetric
 from idmetric import IdentityLoss
-from idmetric.metric.files.output import check
-from idmetric.metric.models.devices import auto_device
+from idmetric.metric.embedder import auto_device
+from idmetric.metric.files import check_writable
 
 TEMPLATES = ("a photo of a {}", "a rendering of a {}", "a cropped photo of the {}", "a close-up photo of a {}",
              "a bright photo of the {}", "a good photo of a {}")  # fmt: skip
@@ -81,7 +81,7 @@ def prompts(args: argparse.Namespace, number: int) -> list[str]:
 def main(argv: Sequence[str] | None = None) -> list[dict[str, float]]:
     """Train, save the word, return what each step logged."""
     args = parse(argv)
-    check(args.out)  # before hours of work
+    check_writable(args.out)  # before hours of work
     device = torch.device("cpu") if args.smoke else auto_device()
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     pipe = tiny_pipeline() if args.smoke else open_pipeline(args.model, device, dtype)

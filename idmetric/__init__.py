@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from idmetric.metric.files.lazy import lazy
+from idmetric.metric.lazy import lazy
 from idmetric.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -17,44 +17,43 @@ if TYPE_CHECKING:
     from idmetric.matching.matching import match
     from idmetric.matching.regions import Cut, Region
     from idmetric.matching.result import Match
-    from idmetric.metric.checkpoints.errors import CheckpointError
-    from idmetric.metric.distance.embedding import Embedding
-    from idmetric.metric.distance.finite import NonFiniteError
-    from idmetric.metric.images.read import ImageReadError
+    from idmetric.metric.backbone import Backbone
+    from idmetric.metric.embedder import Embedder
+    from idmetric.metric.embedding import Embedding, NonFiniteError
+    from idmetric.metric.errors import CheckpointError
+    from idmetric.metric.idsim import IDSim
+    from idmetric.metric.images import ImageReadError
+    from idmetric.metric.load import load
     from idmetric.metric.loss import IdentityLoss
-    from idmetric.metric.models.backbone import Backbone
-    from idmetric.metric.models.embedder import Embedder
-    from idmetric.metric.models.idsim import IDSim
-    from idmetric.metric.models.load import load
-    from idmetric.metric.models.nearid import NearID
-    from idmetric.metric.models.visid import VisIDEmbed
+    from idmetric.metric.nearid import NearID
     from idmetric.metric.subject import Subject
+    from idmetric.metric.visid.visid import VisIDEmbed
     from idmetric.scoring.demo import demo_images
     from idmetric.scoring.score import score, score_pairs
-    from idmetric.stream.subjects import embed_subject
+    from idmetric.scoring.subjects import embed_subject
 
 _LAZY = {
-    "Backbone": "idmetric.metric.models.backbone",
-    "CheckpointError": "idmetric.metric.checkpoints.errors",
+    "Backbone": "idmetric.metric.backbone",
+    "CheckpointError": "idmetric.metric.errors",
     "Clip": "idmetric.matching.clips",
     "Cut": "idmetric.matching.regions",
-    "Embedder": "idmetric.metric.models.embedder",
-    "Embedding": "idmetric.metric.distance.embedding",
+    "Embedder": "idmetric.metric.embedder",
+    "Embedding": "idmetric.metric.embedding",
     "Evaluation": "idmetric.evaluate.evaluation",
-    "IDSim": "idmetric.metric.models.idsim",
+    "IDSim": "idmetric.metric.idsim",
     "IdentityLoss": "idmetric.metric.loss",
-    "ImageReadError": "idmetric.metric.images.read",
+    "ImageReadError": "idmetric.metric.images",
     "Match": "idmetric.matching.result",
-    "NearID": "idmetric.metric.models.nearid",
-    "NonFiniteError": "idmetric.metric.distance.finite",
+    "NearID": "idmetric.metric.nearid",
+    "NonFiniteError": "idmetric.metric.embedding",
     "Region": "idmetric.matching.regions",
     "Subject": "idmetric.metric.subject",
-    "VisIDEmbed": "idmetric.metric.models.visid",
+    "VisIDEmbed": "idmetric.metric.visid.visid",
     "consistency": "idmetric.matching.consistency",
     "demo_images": "idmetric.scoring.demo",
     "evaluation": "idmetric.evaluate.evaluation",
-    "embed_subject": "idmetric.stream.subjects",
-    "load": "idmetric.metric.models.load",
+    "embed_subject": "idmetric.scoring.subjects",
+    "load": "idmetric.metric.load",
     "match": "idmetric.matching.matching",
     "score": "idmetric.scoring.score",
     "score_pairs": "idmetric.scoring.score",

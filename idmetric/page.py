@@ -28,12 +28,9 @@ from typing import Any, Literal
 
 from PIL import Image
 
-from idmetric.metric.files import StrPath
-from idmetric.metric.files.hints import need
-from idmetric.metric.files.output import check, replacing
-from idmetric.metric.files.tables import four
-from idmetric.metric.images.kinds import ImageLike, ImageReadError
-from idmetric.metric.images.read import read_image
+from idmetric.metric.files import StrPath, check_writable, need, replacing
+from idmetric.metric.images import ImageLike, ImageReadError, read_image
+from idmetric.metric.tables import four
 from idmetric.version import __version__
 
 Tone = Literal["", "good", "bad", "unsure", "note"]  # the color of a verdict
@@ -177,7 +174,7 @@ def check_page(path: StrPath) -> None:
         OutputError: if the path is a folder, or its folder is absent or cannot be written to.
     """
     need("eval", "an HTML page", jinja2="jinja2")
-    check(path)
+    check_writable(path)
 
 
 def write_page(page: str, path: StrPath) -> None:

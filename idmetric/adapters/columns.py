@@ -16,10 +16,10 @@ from typing import Any, Literal
 
 from PIL import Image
 
-from idmetric.metric.distance.embedding import Embedding
-from idmetric.metric.distance.matrix import needs_patches
-from idmetric.metric.images.read import ImageReadError
-from idmetric.metric.models.embedder import Embedder
+from idmetric.metric.distance import needs_patches
+from idmetric.metric.embedder import Embedder
+from idmetric.metric.embedding import Embedding
+from idmetric.metric.images import ImageReadError
 from idmetric.metric.subject import Subject, subject_among
 
 OnError = Literal["raise", "none"]
@@ -142,7 +142,7 @@ class ScoreColumns(_Columns):
 
     Args:
         metric: the model. a: a column. b: the column to compare with, or a `Subject` or its file, of which the nearest
-            reference counts. distance: see `idmetric.metric.distance.matrix`.
+            reference counts. distance: see `idmetric.metric.distance`.
         output: the new column. on_error: as for `EmbedColumn`.
     """
 

@@ -19,15 +19,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from idmetric.metric.checkpoints.fingerprint import weights_digest
+from idmetric.metric.backbone import Backbone
+from idmetric.metric.embedder import Embedder
 from idmetric.metric.errors import RequestError
-from idmetric.metric.files.hints import need
-from idmetric.metric.files.output import OutputError, replacing
-from idmetric.metric.images.fit import SQUASH
-from idmetric.metric.models.backbone import Backbone
-from idmetric.metric.models.embedder import Embedder
-from idmetric.metric.models.idsim import IDSim
-from idmetric.metric.models.nearid import NearID
+from idmetric.metric.files import OutputError, need, replacing
+from idmetric.metric.fingerprint import weights_digest
+from idmetric.metric.idsim import IDSim
+from idmetric.metric.images import SQUASH
+from idmetric.metric.nearid import NearID
 from idmetric.version import __version__
 
 TOLERANCE = 1e-4  # largest difference of a feature between PyTorch and the exported graph

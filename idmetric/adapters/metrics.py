@@ -24,15 +24,14 @@ from torch import Tensor
 
 from idmetric.adapters.references import References, SubjectPhoto, embedded, grouped, with_subjects
 from idmetric.evaluate.statistics import ranking
-from idmetric.metric.distance.embedding import Embedding
-from idmetric.metric.distance.finite import check_distances
-from idmetric.metric.distance.matrix import check_name, needs_patches
-from idmetric.metric.distance.matrix import distance as embedding_distance
-from idmetric.metric.files.hints import MissingExtraError, install
-from idmetric.metric.images.masks import Images, Masks, split_masks
-from idmetric.metric.images.read import Outside, is_single, split_images
-from idmetric.metric.models.embedder import Embedder
-from idmetric.stream.keys import folder_name
+from idmetric.metric.distance import check_name, needs_patches
+from idmetric.metric.distance import distance as embedding_distance
+from idmetric.metric.embedder import Embedder
+from idmetric.metric.embedding import Embedding, check_distances
+from idmetric.metric.files import MissingExtraError, install
+from idmetric.metric.images import Outside, is_single, split_images
+from idmetric.metric.masks import Images, Masks, split_masks
+from idmetric.store import folder_name
 
 try:
     from torchmetrics import Metric
@@ -67,7 +66,7 @@ class _WithEmbedder(Metric):  # type: ignore[misc]  # torchmetrics has no types 
     def __init__(self, metric: Embedder | str, **options: Any) -> None:
         super().__init__(**options)
         if isinstance(metric, str):
-            from idmetric.metric.models.load import load
+            from idmetric.metric.load import load
 
             metric = load(metric)
         self._shared = _Shared(metric)
@@ -126,7 +125,7 @@ class IdentitySimilarity(_WithEmbedder):
 
     Args:
         metric: a model, or any argument of `idmetric.load`.
-        distance: see `idmetric.metric.distance.matrix`.
+        distance: see `idmetric.metric.distance`.
         value: "similarity", or "distance" (then lower is better).
         aggregate: with several references per image, take the nearest ("best") or the mean over all ("mean").
         reduction: "mean" over images, or "none": all values (N,), in the order of updates and processes.

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from idmetric.metric.distance.embedding import Embedding, concatenate
-from idmetric.metric.images.masks import Images
-from idmetric.metric.images.paths import is_subject_file
-from idmetric.metric.images.read import ImageLike, is_single, split_images
-from idmetric.metric.models.embedder import Embedder
+from idmetric.metric.embedder import Embedder
+from idmetric.metric.embedding import Embedding, concatenate
+from idmetric.metric.images import ImageLike, is_single, split_images
+from idmetric.metric.masks import Images
+from idmetric.metric.paths import is_subject_file
 from idmetric.metric.subject import Subject
 
 # references of N images: one for all, one for each, or a list for each (a list of one list is for all); a subject, or

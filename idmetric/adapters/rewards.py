@@ -27,20 +27,18 @@ from idmetric.matching import Cut, Match, match
 from idmetric.matching.assignment import UNASSIGNED
 from idmetric.matching.regions import Regions
 from idmetric.matching.table import Table
-from idmetric.metric.calibration.apply import Calibration
-from idmetric.metric.distance.embedding import Embedding, concatenate
-from idmetric.metric.distance.matrix import check_name, needs_patches
-from idmetric.metric.images.kinds import is_array, is_image_like
-from idmetric.metric.images.masks import Images
-from idmetric.metric.images.paths import is_subject_file
-from idmetric.metric.images.read import ImageLike, is_single, split_images, to_image
-from idmetric.metric.images.small import small_picture
-from idmetric.metric.models.embedder import Embedder
+from idmetric.metric.calibration import Calibration
+from idmetric.metric.distance import check_name, needs_patches
+from idmetric.metric.embedder import Embedder
+from idmetric.metric.embedding import Embedding, concatenate
+from idmetric.metric.images import ImageLike, is_array, is_image_like, is_single, small_picture, split_images, to_image
+from idmetric.metric.masks import Images
+from idmetric.metric.paths import is_subject_file
 from idmetric.metric.subject import Subject
 from idmetric.scoring.calibrations import calibration_of
 from idmetric.scoring.copies import Print, compare, take_print
 from idmetric.scoring.references import Aggregate
-from idmetric.stream.subjects import embed_subject
+from idmetric.scoring.subjects import embed_subject
 
 Reward = Callable[[Images, References], list[float]]
 SubjectsReward = Callable[[Images, Mapping[str, Images | Subject], Regions], list[float]]
@@ -69,7 +67,7 @@ def reward(
 
     Args:
         metric: the model.
-        distance: see `idmetric.metric.distance.matrix`.
+        distance: see `idmetric.metric.distance`.
         aggregate: over an image's references, the highest reward ("best") or the mean.
         calibration: the reward is the probability of one identity by this calibration: a file, a `Calibration`, or
             "stored" for the one saved with the model. None: 1 - distance, at least 0.

@@ -17,11 +17,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from idmetric.metric.checkpoints.errors import CheckpointError
-from idmetric.metric.files import StrPath
-from idmetric.metric.files.hints import MissingExtraError
-from idmetric.metric.files.output import OutputError, check, file_id, replacing
-from idmetric.metric.files.tables import printable
+from idmetric.metric.errors import CheckpointError
+from idmetric.metric.files import MissingExtraError, OutputError, StrPath, check_writable, file_id, replacing
+from idmetric.metric.tables import printable
 from idmetric.version import __version__
 
 CODES = {
@@ -268,7 +266,7 @@ def _message_of(error: BaseException) -> str:
 @contextmanager
 def counting_embeddings(quiet: bool) -> Iterator[None]:
     """Print, after the block, how many images were embedded, if a cache knew some of them."""
-    from idmetric.stream.cache import tallied
+    from idmetric.stream import tallied
 
     with tallied() as tally:
         yield
@@ -285,7 +283,7 @@ def check_output(output: str | None, instead: str = "name a file with --output")
         raise CommandError(f"stdout is closed: {instead}", WRONG_USAGE)
     try:
         if output is not None:
-            check(output)
+            check_writable(output)
     except OSError as error:
         raise CommandError(str(error), WRONG_USAGE) from error
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from idmetric.cli.command import Parser, codes, ended, fixable, say, write_with_page
 from idmetric.cli.options import add_shared
-from idmetric.metric.files.hints import need
-from idmetric.metric.files.tables import aligned, four
+from idmetric.metric.files import need
+from idmetric.metric.tables import aligned, four
 from idmetric.scoring.demo import CAPTIONS, REFERENCE, demo_images
 from idmetric.scoring.scores import Scores
 
 if TYPE_CHECKING:
-    from idmetric.metric.calibration.apply import Calibration
+    from idmetric.metric.calibration import Calibration
     from idmetric.scoring.sheet import Album
 
 MODEL = "tiny"
@@ -49,7 +49,7 @@ def _run(args: Namespace) -> int:
 
         with fixable():
             check_page(args.html)
-    from idmetric.metric.models.load import load
+    from idmetric.metric.load import load
     from idmetric.scoring.calibrations import calibration_of
     from idmetric.scoring.files import cross
     from idmetric.scoring.score import compare
@@ -85,7 +85,7 @@ def _write_page(scores: Scores, album: Album, path: str) -> None:
 
 def _report(scores: Scores, calibration: Calibration) -> str:
     """The scores as a table, what they mean, and the commands to run next."""
-    from idmetric.metric.calibration.apply import SURE
+    from idmetric.metric.calibration import SURE
 
     table = [["distance", "P(same)", "answer", "picture"]]
     for row in scores.rows:

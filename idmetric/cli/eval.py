@@ -32,9 +32,8 @@ from idmetric.cli.command import (
 from idmetric.cli.data.common import of_splits
 from idmetric.evaluate.protocols.common.protocol import Protocol, find, modules
 from idmetric.evaluate.settings import Checked, add_options, values_of
-from idmetric.metric.files.hints import need
-from idmetric.metric.files.progress import Progress
-from idmetric.stream.keys import cache_folder
+from idmetric.metric.files import Progress, need
+from idmetric.store import cache_folder
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
@@ -184,7 +183,7 @@ def _run(protocol: Protocol[Checked], args: argparse.Namespace) -> int:
 
 def _sources(models: Sequence[str]) -> dict[str, str]:
     """Name -> source of the models of --model."""
-    from idmetric.metric.models.named import NAMED
+    from idmetric.metric.named import NAMED
 
     all_models: list[str] = []
     for model in models:
@@ -225,7 +224,7 @@ def _need_packages(
 
 def _check_files(protocol: Protocol[Checked], args: argparse.Namespace) -> None:
     """Check the data and the outputs before data and models are opened."""
-    from idmetric.metric.files.output import check
+    from idmetric.metric.files import check_writable
 
     if args.data is None and protocol.needs_data:
         raise ValueError("--data PATH is needed: a manifest, or a folder with a folder for each identity")
@@ -243,7 +242,7 @@ def _check_files(protocol: Protocol[Checked], args: argparse.Namespace) -> None:
     inputs = [value for name, value in vars(args).items() if name not in ("html", "out")]
     refuse_inputs(outputs, files_among(inputs))
     for path in written:
-        check(path, parents=True)
+        check_writable(path, parents=True)
 
 
 # The work
@@ -282,7 +281,7 @@ def _store(args: argparse.Namespace) -> Path | None:
 
 def _settings(args: argparse.Namespace, stack: ExitStack) -> EvalSettings:
     from idmetric.evaluate.protocols.common.scorers import EvalSettings
-    from idmetric.stream.item import Look
+    from idmetric.stream import Look
 
     look = Look()
     if args.subject is not None:

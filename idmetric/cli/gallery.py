@@ -33,13 +33,11 @@ from idmetric.cli.command import (
 )
 from idmetric.cli.options import add_shared, check_model, load_options, parse_mask_id
 from idmetric.metric.errors import RequestError
-from idmetric.metric.files.folders import walk
-from idmetric.metric.files.hints import need
-from idmetric.metric.files.progress import Progress
-from idmetric.metric.files.tables import aligned, four
-from idmetric.metric.images.paths import exists, is_image, listed, matches
+from idmetric.metric.files import Progress, need
+from idmetric.metric.paths import exists, is_image, listed, matches, walk
+from idmetric.metric.tables import aligned, four
 from idmetric.scoring.limits import Limit
-from idmetric.stream.keys import stores_in
+from idmetric.store import stores_in
 
 if TYPE_CHECKING:
     from idmetric.gallery import Gallery
@@ -293,8 +291,7 @@ def _inputs(args: Namespace) -> Iterator[str]:
 def _open(args: Namespace) -> Gallery:
     """Open the gallery and its model; options that are not given are as at its last build."""
     from idmetric.gallery import Gallery
-    from idmetric.metric.models import names
-    from idmetric.metric.models.load import imports_module, load
+    from idmetric.metric.load import check_name, imports_module, load
 
     # what the images are, as at the last build
     built = {} if args.model else _built(args)
@@ -315,7 +312,7 @@ def _open(args: Namespace) -> Gallery:
         raise CommandError(
             f"the gallery was made with the class {source}: name it with --model if you trust that module", WRONG_USAGE
         )
-    if args.model and names.check(args.model) == "folder":
+    if args.model and check_name(args.model) == "folder":
         source = os.path.abspath(args.model)  # it opens from another folder too
     revision = args.revision or built.get("opened_revision", "")
     model_options = load_options(

@@ -12,13 +12,12 @@ from collections.abc import Sequence
 
 from idmetric.cli.command import Parser, check_output, codes, ended, write
 from idmetric.metric.checkpoints import released
-from idmetric.metric.checkpoints.hub import cached_file
 from idmetric.metric.checkpoints.released import WEIGHTS
-from idmetric.metric.checkpoints.revision import Hub
-from idmetric.metric.files.tables import aligned
-from idmetric.metric.models.efficientnet_lite import package_of
-from idmetric.metric.models.named import FROZEN, NAMED
-from idmetric.metric.models.sizes import CPU, GPUS, SIZES, UTILIZATION, ModelSize
+from idmetric.metric.checkpoints.resolve import Hub, cached_file
+from idmetric.metric.named import FROZEN, NAMED
+from idmetric.metric.sizes import CPU, GPUS, SIZES, UTILIZATION, ModelSize
+from idmetric.metric.tables import aligned
+from idmetric.metric.tiny.efficientnet_lite import package_of
 
 Table = list[list[str]]
 LITE = "efficientnet-lite0"
@@ -74,7 +73,7 @@ def list_models() -> str:
 def facts() -> Table:
     """A header and a row for each model: download, license, gating, resolution, repository."""
     from idmetric.metric.checkpoints.format import CONFIG, read_json  # torch: not for --help
-    from idmetric.metric.models.tiny import TINY
+    from idmetric.metric.tiny.tiny import TINY
 
     size = (TINY / WEIGHTS).stat().st_size / 1e9
     side = read_json(TINY / CONFIG)["image_size"]
@@ -165,7 +164,7 @@ def this_machine() -> str:
     """A line: the device that models run on, and the published ID-Sim that fits it, with the reason."""
     import torch
 
-    from idmetric.metric.models.devices import auto_device
+    from idmetric.metric.embedder import auto_device
 
     device = auto_device()
     if device.type == "cuda":

@@ -31,16 +31,14 @@ from idmetric.cli.command import (
 from idmetric.cli.match_detect import add_detection, check_detection, class_words, detected_regions, with_words
 from idmetric.cli.options import add_shared, check_model, load_options
 from idmetric.metric.errors import RequestError
-from idmetric.metric.files import StrPath
-from idmetric.metric.files.hints import need
-from idmetric.metric.files.progress import Progress
+from idmetric.metric.files import Progress, StrPath, need
 from idmetric.scoring.limits import Limit
 
 if TYPE_CHECKING:
     from idmetric.matching.consistency import Consistency
     from idmetric.matching.request import MatchRequest
     from idmetric.matching.result import Match
-    from idmetric.metric.images.kinds import Outside
+    from idmetric.metric.images import Outside
 
 _EXAMPLES = """examples:
   idmetric match --subject ann=refs/ann --subject rex=rex.subject images/ --regions boxes.json
@@ -204,7 +202,7 @@ def _matched(args: Namespace, subjects: Mapping[str, str], request: MatchRequest
     from idmetric.matching.consistency import consistency
     from idmetric.matching.matching import match
     from idmetric.matching.regions import Cut
-    from idmetric.metric.models.load import load
+    from idmetric.metric.load import load
 
     outside: Outside = args.outside
     if outside == "crop":
@@ -243,7 +241,7 @@ def _matched(args: Namespace, subjects: Mapping[str, str], request: MatchRequest
 def _sources(args: Namespace) -> list[Any]:
     """Images and clips, each file once."""
     from idmetric.matching.clips import Clip, sources_of
-    from idmetric.metric.images.kinds import ImageReadError
+    from idmetric.metric.images import ImageReadError
 
     try:
         sources = sources_of(args.images)

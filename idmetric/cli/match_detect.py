@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from idmetric.cli.command import WRONG_USAGE, CommandError
-from idmetric.metric.files.hints import need
+from idmetric.metric.files import need
 
 if TYPE_CHECKING:
     from idmetric.matching.detect import Detector
     from idmetric.matching.detected import DetectedRegions
-    from idmetric.metric.models.embedder import Embedder
+    from idmetric.metric.embedder import Embedder
     from idmetric.metric.subject import Subject
 
 REFERENCES = "references"
@@ -53,7 +53,7 @@ def check_detection(args: Namespace) -> None:
 def detected_regions(args: Namespace, metric: Embedder, sources: Mapping[str, str]) -> DetectedRegions | None:
     """The regions that --detect asks for; None without it."""
     from idmetric.matching.detected import DetectedRegions
-    from idmetric.metric.images.paths import is_subject_file
+    from idmetric.metric.paths import is_subject_file
 
     if args.detect is None:
         return None
@@ -96,7 +96,7 @@ def _detector(args: Namespace, metric: Embedder) -> Detector:
 
 def class_words(sources: Mapping[str, str]) -> dict[str, str]:
     """The class word of each subject, "" without one: that of NAME:WORD, or of a .subject file."""
-    from idmetric.metric.images.paths import is_subject_file
+    from idmetric.metric.paths import is_subject_file
     from idmetric.metric.subject import Subject
 
     words = {}
@@ -110,9 +110,9 @@ def class_words(sources: Mapping[str, str]) -> dict[str, str]:
 
 def with_words(metric: Embedder, sources: Mapping[str, str], distance: str) -> dict[str, str | Subject]:
     """The subjects; those called NAME:WORD with their class word."""
-    from idmetric.metric.images.paths import is_subject_file
+    from idmetric.metric.paths import is_subject_file
     from idmetric.metric.subject import Subject
-    from idmetric.stream.subjects import embed_subject
+    from idmetric.scoring.subjects import embed_subject
 
     subjects: dict[str, str | Subject] = {}
     for entry, source in sources.items():

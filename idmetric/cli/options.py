@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from idmetric.cli.command import CommandError
 
 if TYPE_CHECKING:
-    from idmetric.metric.images.kinds import MaskId
+    from idmetric.metric.images import MaskId
 
-# literals, as --help should not import torch; tests compare them with idmetric.metric.distance.matrix
+# literals, as --help should not import torch; tests compare them with idmetric.metric.distance
 DISTANCES = ("cls", "patch", "joint", "patch_pooled", "joint_pooled", "patch_biased")
 DTYPES = ("float32", "float16", "bfloat16", "float64")
 FORMATS = ("table", "json", "jsonl", "csv")
@@ -35,7 +35,7 @@ positive = partial(natural, least=1)
 
 def parse_mask_id(text: str) -> MaskId:
     """A label as a command line or a gallery gives it: 7, or #ff0000."""
-    from idmetric.metric.images.kinds import color_of, number_of
+    from idmetric.metric.images import color_of, number_of
 
     if text.startswith("#"):
         color_of(text)
@@ -116,14 +116,14 @@ def add_shared(options: argparse._ActionsContainer, *names: str, **changes: Any)
 
 def check_model(name: str) -> None:
     """Refuse a name that no model has, before anything heavy is imported."""
-    from idmetric.metric.models import names
+    from idmetric.metric.load import check_name, known
 
-    if not names.known(name):
+    if not known(name):
         from idmetric.evaluate.protocols.common.models import BASELINES, is_diffsim
 
         if name in BASELINES or is_diffsim(name):
             raise CommandError(f"{name} is a baseline for tables: idmetric eval folder --data FOLDER --model {name}")
-    names.check(name)
+    check_name(name)
 
 
 def load_options(args: argparse.Namespace, **changes: Any) -> dict[str, Any]:

@@ -35,10 +35,9 @@ from idmetric.cli.options import check_model, load_options
 from idmetric.cli.score_parser import ALIAS, build_parser, refuse_misuse
 from idmetric.evaluate.settings import values_of
 from idmetric.metric.errors import RequestError
-from idmetric.metric.files.hints import need
-from idmetric.metric.files.progress import Progress
-from idmetric.metric.files.tables import first_few
-from idmetric.metric.images.paths import ABSENT
+from idmetric.metric.files import Progress, need
+from idmetric.metric.paths import ABSENT
+from idmetric.metric.tables import first_few
 from idmetric.scoring.files import Cross, absent_files, check_masks, cross, mask_path
 from idmetric.scoring.limits import Limit
 from idmetric.scoring.pairs import Pairs, read_pairs
@@ -110,7 +109,7 @@ def _files_read(work: Cross | Pairs, mask_dir: str | None) -> Iterator[str]:
 
 def _scored(args: Namespace, work: Cross | Pairs) -> int:
     """Score, print the scores and write the page; returns the exit status."""
-    from idmetric.metric.images.read import ImageReadError
+    from idmetric.metric.images import ImageReadError
 
     messages: list[str] = []
 
@@ -144,7 +143,7 @@ def _scored(args: Namespace, work: Cross | Pairs) -> int:
 
 def _scores(args: Namespace, work: Cross | Pairs) -> tuple[Scores, Album | None]:
     """The scores, and with --html the pictures of the page."""
-    from idmetric.metric.models.load import load
+    from idmetric.metric.load import load
     from idmetric.scoring.calibrations import calibration_of, limit_of
     from idmetric.scoring.score import compare
 

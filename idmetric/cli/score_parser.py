@@ -6,7 +6,7 @@ from argparse import Namespace
 
 from idmetric.cli.command import Parser, codes
 from idmetric.cli.options import add_shared
-from idmetric.metric.files.output import is_same_file
+from idmetric.metric.files import is_same_file
 
 ALIAS = "idmetric-score"  # name of the stand-alone command
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from idmetric.cli.command import CommandError, codes, ended, fixable, parser_of, say
 from idmetric.cli.options import add_shared
 from idmetric.evaluate.settings import add_options, from_file, values_of
-from idmetric.metric.files.hints import need
+from idmetric.metric.files import need
 from idmetric.train.options import TrainSettings
 
 if TYPE_CHECKING:
@@ -112,8 +112,8 @@ def run(name: str, module: Any, args: Namespace) -> Stopped | None:
         CommandError: if a setting, the data or the output is wrong.
         idmetric.train.state.TrainError: as `fit`.
     """
-    from idmetric.metric.checkpoints.training_run import RECORD
-    from idmetric.metric.files.output import check
+    from idmetric.metric.checkpoints.resolve import RECORD
+    from idmetric.metric.files import check_writable
     from idmetric.train import run_folder
     from idmetric.train.loader import seed_all
     from idmetric.train.loop import export, fit
@@ -132,7 +132,7 @@ def run(name: str, module: Any, args: Namespace) -> Stopped | None:
                 smoke_folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             else:
                 smoke_folder = args.out / run_folder.SMOKE_DATA
-                processes.on_main(lambda: check(args.out / RECORD, parents=True))
+                processes.on_main(lambda: check_writable(args.out / RECORD, parents=True))
             data = _data(module, args, processes, smoke_folder)
             seed_all(settings.seed)  # new weights follow from the seed
             recipe = module.build(config, data, processes)
@@ -219,7 +219,7 @@ def _main(name: str, args: Namespace) -> int:
     if name == "visme":
         packages["transformers"] = "transformers"
     need("train", f"idmetric train {name}", **packages)
-    from idmetric.metric.files.output import OutputError
+    from idmetric.metric.files import OutputError
     from idmetric.train.state import TrainError
 
     try:

@@ -7,7 +7,7 @@ import urllib.parse
 from typing import TYPE_CHECKING, Any
 
 from idmetric.metric.errors import RequestError
-from idmetric.metric.files.hints import need
+from idmetric.metric.files import need
 
 if TYPE_CHECKING:
     import openai

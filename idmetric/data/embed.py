@@ -24,15 +24,12 @@ from numpy.typing import NDArray
 from idmetric.data.look import check_masks
 from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.table import Manifest
-from idmetric.metric.distance.embedding import Embedding
-from idmetric.metric.files.tables import first_few
-from idmetric.metric.images.kinds import describe
-from idmetric.metric.models.embedder import Embedder
-from idmetric.stream.cache import Cache, Tally
-from idmetric.stream.encoders import VectorModel
-from idmetric.stream.item import Head, Item, Look, Want
-from idmetric.stream.keys import cache_folder
-from idmetric.stream.stream import embedded
+from idmetric.metric.embedder import Embedder
+from idmetric.metric.embedding import Embedding
+from idmetric.metric.images import describe
+from idmetric.metric.tables import first_few
+from idmetric.store import cache_folder
+from idmetric.stream import Cache, Head, Item, Look, Tally, VectorModel, Want, embedded
 
 Rows = Sequence[int] | NDArray[np.integer]
 Progress = Callable[[int, int], None]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from idmetric.stream.item import Look
+from idmetric.stream import Look
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
@@ -17,7 +17,7 @@ def mask_of(look: Look, manifest: Manifest, row: int) -> Any:
     """The mask to apply to a row; None if its whole image is embedded."""
     if not look.masked:
         return None
-    from idmetric.metric.images.masks import labeled
+    from idmetric.metric.masks import labeled
 
     return labeled(manifest.source(row, "mask"), look.mask_id)
 
@@ -38,7 +38,7 @@ def check_share(masks: int, images: int) -> None:
     if not masks:
         raise ValueError("subjects alone are to be seen, but no row has a mask: fill column mask (idmetric data masks)")
     if masks < images:
-        from idmetric.metric.images.masks import MaskWarning
+        from idmetric.metric.masks import MaskWarning
 
         warnings.warn(
             f"{images - masks} of {images} images have no mask: they are seen whole", MaskWarning, stacklevel=3

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from idmetric.metric.distance.ties import comparable
+from idmetric.metric.ties import comparable
 
 Single = NDArray[np.float32]
 Double = NDArray[np.float64]

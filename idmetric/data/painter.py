@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from idmetric.data.manifest.table import Manifest, Row, read
-from idmetric.metric.files.output import writing
+from idmetric.metric.files import writing
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from idmetric.metric.errors import RequestError
-from idmetric.metric.images.paths import matches
+from idmetric.metric.paths import matches
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest

@@ -20,12 +20,10 @@ from idmetric.evaluate.protocols.common.protocol import Protocol, find, modules
 from idmetric.evaluate.protocols.common.result import Result, Value, as_csv, as_json, footnotes
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models
 from idmetric.evaluate.settings import Checked
+from idmetric.metric.embedder import Embedder
 from idmetric.metric.errors import RequestError
-from idmetric.metric.files import StrPath
-from idmetric.metric.files.hints import need
-from idmetric.metric.files.output import replacing
-from idmetric.metric.files.tables import four
-from idmetric.metric.models.embedder import Embedder
+from idmetric.metric.files import StrPath, need, replacing
+from idmetric.metric.tables import four
 from idmetric.page import ROWS, Picture, notebook_table, short, write_page
 
 if TYPE_CHECKING:

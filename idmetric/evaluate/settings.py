@@ -19,8 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
-from idmetric.metric.files import StrPath, json_file
-from idmetric.metric.files.typed import accept, from_text, parts_of
+from idmetric.metric.files import StrPath, accept, from_text, parts_of, read_json_file
 
 _METAVARS = {int: "N", float: "X", str: "TEXT", Path: "PATH"}
 
@@ -163,7 +162,7 @@ def from_file(path: StrPath, *configs: type) -> dict[str, Any]:
         hints |= get_type_hints(config)
     values: dict[str, Any] = {}
     try:
-        for key, value in accept("the file", json_file.read(path), dict).items():
+        for key, value in accept("the file", read_json_file(path), dict).items():
             name = key.replace("-", "_")
             if name not in hints:
                 raise ValueError(f"there is no option {key!r}; there are {', '.join(sorted(hints))}")

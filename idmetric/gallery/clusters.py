@@ -19,8 +19,8 @@ from idmetric.data.nearest import Double, Ints, distances
 from idmetric.gallery.index import by_key, row_of
 from idmetric.gallery.linkage import Linkage, cluster, connected, members
 from idmetric.gallery.looks import Looks
-from idmetric.metric.distance.ties import comparable
-from idmetric.metric.files.hints import need
+from idmetric.metric.files import need
+from idmetric.metric.ties import comparable
 from idmetric.scoring.copies import THRESHOLD
 from idmetric.scoring.limits import Limit
 from idmetric.scoring.records import Record, Records

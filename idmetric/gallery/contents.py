@@ -27,14 +27,13 @@ from idmetric.gallery.read import Masking
 from idmetric.gallery.sources import MANIFESTS, Entry, GalleryError, GallerySource, StaleWarning, entries
 from idmetric.gallery.table import VectorTable
 from idmetric.metric.files import StrPath
-from idmetric.metric.files.tables import first_few
-from idmetric.metric.images.masks import MaskId
-from idmetric.metric.images.read import Outside
-from idmetric.stream.keys import content, content_key, folder_name
-from idmetric.stream.store import Store
+from idmetric.metric.images import Outside
+from idmetric.metric.masks import MaskId
+from idmetric.metric.tables import first_few
+from idmetric.store import Store, content, content_key, folder_name
 
 if TYPE_CHECKING:
-    from idmetric.metric.models.embedder import Embedder
+    from idmetric.metric.embedder import Embedder
 
 
 class Contents:

@@ -14,10 +14,7 @@ from idmetric.gallery.look_files import LooksWriter, looks_folder, write_looks
 from idmetric.gallery.search import Searchable
 from idmetric.gallery.sources import MANIFESTS, GalleryError, GallerySource, entries
 from idmetric.gallery.update import Update, current_items, difference
-from idmetric.metric.files import StrPath
-from idmetric.metric.files.hints import need
-from idmetric.metric.files.lock import locked
-from idmetric.metric.files.output import replacing, writing
+from idmetric.metric.files import StrPath, locked, need, replacing, writing
 
 
 class Gallery(Searchable):

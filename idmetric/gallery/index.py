@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from idmetric.gallery.sources import MANIFESTS, Entry, GalleryError
-from idmetric.metric.files import StrPath, json_file
-from idmetric.metric.files.output import refuse_irregular, replacing
-from idmetric.stream.keys import stores_in
+from idmetric.metric.files import StrPath, parse_json, refuse_irregular, replacing
+from idmetric.store import stores_in
 
 KIND, FORMAT = "idmetric-gallery", 1
 IMAGES = "images.jsonl"  # its first line holds the model and the number of images
@@ -138,7 +137,7 @@ def read_index(store: Path) -> tuple[dict[str, Any], list[GalleryItem]] | None:
 
 def _parse_item(line: str) -> GalleryItem:
     """Return the image of a line of the list."""
-    values = json_file.parse(line)
+    values = parse_json(line)
     values["stamp"] = tuple(map(tuple, values["stamp"]))
     values["files"] = tuple(values["files"])
     return GalleryItem(**values)
@@ -157,7 +156,7 @@ def write_index(
 
 
 def _head(path: Path, line: str) -> dict[str, Any]:
-    head = json_file.parse(line)
+    head = parse_json(line)
     if not isinstance(head, dict) or (head.get("kind"), head.get("format")) != (KIND, FORMAT):
         raise ValueError(f"it is not a gallery's list of format {FORMAT}")
     return head

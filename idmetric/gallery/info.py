@@ -13,8 +13,7 @@ from idmetric.gallery.index import IMAGES, GalleryItem, files_of, read_index, st
 from idmetric.gallery.sources import GalleryError
 from idmetric.metric.files import StrPath
 from idmetric.scoring.records import Record, Records
-from idmetric.stream.keys import stores_in
-from idmetric.stream.store import Store
+from idmetric.store import Store, stores_in
 
 INFO = (
     "model", "revision", "images", "unreadable", "missing", "changed", "distance", "resolution", "dtype", "dimension",

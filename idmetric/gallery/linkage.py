@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.data.nearest import Double, Ints
-from idmetric.metric.distance.ties import STEP, comparable
-from idmetric.metric.files.hints import need
+from idmetric.metric.files import need
+from idmetric.metric.ties import STEP, comparable
 
 Linkage = Literal["average", "complete", "single"]
 LARGEST = 20_000  # most images for average and complete linkage at once (3.2 GB of distances)

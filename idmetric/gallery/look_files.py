@@ -13,9 +13,9 @@ from PIL import Image
 from safetensors.numpy import save
 
 from idmetric.data.sharpness import blur_score
-from idmetric.metric.images.small import small_picture
+from idmetric.metric.images import small_picture
 from idmetric.page import jpeg_of, reduced
-from idmetric.stream.shards import write
+from idmetric.store import write_shard
 
 PICTURES = ("pictures", "pairs")  # kinds of files
 IMAGES_IN_FILE = 1024  # a killed run loses about so many
@@ -81,7 +81,7 @@ def looks_folder(store: Path) -> Path:
 
 def write_looks(folder: Path, kind: str, keys: Sequence[str], tensors: dict[str, NDArray[np.generic]]) -> Path:
     """Write a file of looks; OutputError if that fails."""
-    return write(folder, kind, save(tensors, {"keys": " ".join(keys)}))
+    return write_shard(folder, kind, save(tensors, {"keys": " ".join(keys)}))
 
 
 def sharpness(image: Image.Image) -> float:

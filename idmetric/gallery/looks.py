@@ -26,13 +26,11 @@ from idmetric.gallery.look_files import (
     looks_folder,
     write_looks,
 )
-from idmetric.metric.files.output import OutputError
-from idmetric.metric.files.threads import in_order
-from idmetric.metric.images.opening import Named, is_animated, open_file
-from idmetric.metric.images.small import SIZE
+from idmetric.metric.files import OutputError, in_order
+from idmetric.metric.images import SIZE, Named, is_animated, open_file
 from idmetric.scoring.copies import THRESHOLD, compare_pairs
-from idmetric.stream.pipeline import threads
-from idmetric.stream.shards import check, shards_in
+from idmetric.store import check_shard, shards_in
+from idmetric.stream import threads
 
 if TYPE_CHECKING:
     from idmetric.gallery import Gallery, GalleryItem
@@ -82,7 +80,7 @@ class Looks:
 
     def _load(self, path: Path) -> None:
         """Note what a file holds."""
-        check(path)
+        check_shard(path)
         with safe_open(path, "np") as file:
             keys = file.metadata()["keys"].split()
             if path.name.startswith("pictures"):

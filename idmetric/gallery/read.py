@@ -10,15 +10,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from idmetric.gallery.index import GalleryItem
-from idmetric.metric.images.masks import MaskId
-from idmetric.metric.images.opening import Named, is_animated, open_file
-from idmetric.metric.images.read import ImageReadError, Outside
-from idmetric.stream.item import Item, Look
-from idmetric.stream.pipeline import ContentSource
+from idmetric.metric.images import ImageReadError, Named, Outside, is_animated, open_file
+from idmetric.metric.masks import MaskId
+from idmetric.stream import ContentSource, Item, Look
 
 if TYPE_CHECKING:
     from idmetric.gallery.sources import Entry
-    from idmetric.metric.models.embedder import Embedder
+    from idmetric.metric.embedder import Embedder
 
 
 @dataclass(frozen=True)

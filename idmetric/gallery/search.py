@@ -12,25 +12,21 @@ from idmetric.gallery.index import GalleryItem, Where, by_key, row_of
 from idmetric.gallery.read import source_of
 from idmetric.gallery.sources import GalleryError
 from idmetric.gallery.table import VectorTable
-from idmetric.metric.calibration.apply import SEARCH_RATE
-from idmetric.metric.distance.embedding import Embedding, concatenate
-from idmetric.metric.distance.finite import check_distances
-from idmetric.metric.distance.matrix import distance_matrix, needs_patches
-from idmetric.metric.distance.ties import comparable
-from idmetric.metric.images.masks import Labeled, labeled, split_masks
-from idmetric.metric.images.read import describe, split_images
+from idmetric.metric.calibration import SEARCH_RATE
+from idmetric.metric.distance import distance_matrix, needs_patches
+from idmetric.metric.embedding import Embedding, check_distances, concatenate
+from idmetric.metric.images import describe, split_images
+from idmetric.metric.masks import Labeled, labeled, split_masks
+from idmetric.metric.ties import comparable
 from idmetric.scoring.calibrations import STORED, limit_at
 from idmetric.scoring.limits import Limit
 from idmetric.scoring.records import Record, Records
-from idmetric.stream.item import Item, Look
-from idmetric.stream.keys import key_of
-from idmetric.stream.pipeline import problem_of
-from idmetric.stream.store import Store
-from idmetric.stream.stream import embedded, embedding_of, items_of_images
+from idmetric.store import Store, key_of
+from idmetric.stream import Item, Look, embedded, embedding_of, items_of_images, problem_of
 
 if TYPE_CHECKING:
-    from idmetric.metric.calibration.apply import Calibration
-    from idmetric.metric.images.masks import Images, Masks
+    from idmetric.metric.calibration import Calibration
+    from idmetric.metric.masks import Images, Masks
 
 COLUMNS = (
     "query", "rank", "distance", "image", "name", "identity", "width", "height",

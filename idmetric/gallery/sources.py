@@ -8,10 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from idmetric.metric import paths as inputs
 from idmetric.metric.errors import RequestError
-from idmetric.metric.images import paths as inputs
-from idmetric.metric.images.paths import IMAGE_ENDINGS
-from idmetric.stream.keys import content
+from idmetric.metric.paths import IMAGE_ENDINGS
+from idmetric.store import content
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest

@@ -10,16 +10,12 @@ from typing import TYPE_CHECKING
 from idmetric.gallery.index import GalleryItem, Where, files_of, stamp_of
 from idmetric.gallery.look_files import LooksWriter, look_of
 from idmetric.gallery.read import FileHead, Masking, head_of, to_embed
-from idmetric.stream.cache import Cache
-from idmetric.stream.item import Item
-from idmetric.stream.keys import MASKED
-from idmetric.stream.pipeline import problem_of
-from idmetric.stream.store import Store
-from idmetric.stream.stream import embedded
+from idmetric.store import MASKED, Store
+from idmetric.stream import Cache, Item, embedded, problem_of
 
 if TYPE_CHECKING:
     from idmetric.gallery.sources import Entry
-    from idmetric.metric.models.embedder import Embedder
+    from idmetric.metric.embedder import Embedder
 
 
 @dataclass(frozen=True)

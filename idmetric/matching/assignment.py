@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from idmetric.metric.distance.ties import comparable
+from idmetric.metric.ties import comparable
 
 State = Literal["matched", "missing", "doubled", "unexpected", "absent", ""]
 FOUND: tuple[State, ...] = ("matched", "doubled", "unexpected")

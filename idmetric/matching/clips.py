@@ -22,12 +22,19 @@ from numpy.typing import NDArray
 from PIL import Image, ImageSequence
 
 from idmetric.matching.video import ClipError, Video
+from idmetric.metric import paths
 from idmetric.metric.errors import RequestError
-from idmetric.metric.files.folders import walk
-from idmetric.metric.images import paths
-from idmetric.metric.images.kinds import ImageReadError, describe, is_image_like
-from idmetric.metric.images.opening import checked_path, is_animated, open_file, open_image
-from idmetric.metric.images.read import split_images
+from idmetric.metric.images import (
+    ImageReadError,
+    checked_path,
+    describe,
+    is_animated,
+    is_image_like,
+    open_file,
+    open_image,
+    split_images,
+)
+from idmetric.metric.paths import walk
 
 Load = Callable[[], Any]  # -> an image of any kind
 _NO_DURATION = 100  # ms, as browsers show frames with a duration of 0

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from idmetric.metric.files.hints import need
-from idmetric.metric.images.kinds import MAX_PIXELS
+from idmetric.metric.files import need
+from idmetric.metric.images import MAX_PIXELS
 
 _LONGEST_OUTLINE = 10_000_000  # pixels: pycocotools takes 80 bytes for each while it draws
 

@@ -20,11 +20,11 @@ from idmetric.matching.output import Output, columns
 from idmetric.matching.regions import Cut, Regions
 from idmetric.matching.request import MatchRequest
 from idmetric.matching.result import Array, Match
+from idmetric.metric.embedder import Embedder
 from idmetric.metric.errors import RequestError
-from idmetric.metric.files.hints import need
-from idmetric.metric.images.kinds import ImageLike
-from idmetric.metric.images.masks import Images
-from idmetric.metric.models.embedder import Embedder
+from idmetric.metric.files import need
+from idmetric.metric.images import ImageLike
+from idmetric.metric.masks import Images
 from idmetric.scoring.records import Record, Records
 from idmetric.scoring.scores import PathLike, Progress
 

@@ -20,9 +20,8 @@ from torch import Tensor
 from idmetric.matching.codes import RunLengths
 from idmetric.matching.regions import Cut, Region
 from idmetric.metric.errors import RequestError
-from idmetric.metric.images.kinds import ImageLike
-from idmetric.metric.images.masks import Images, MaskLike, Masks, split_masks
-from idmetric.metric.images.read import read_image, split_images
+from idmetric.metric.images import ImageLike, read_image, split_images
+from idmetric.metric.masks import Images, MaskLike, Masks, split_masks
 
 Photo = tuple[Image.Image, MaskLike | None]  # a picture of a subject, and its mask
 

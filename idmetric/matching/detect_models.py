@@ -23,13 +23,11 @@ from PIL import Image
 
 from idmetric.matching.detect import Detections, Detector
 from idmetric.matching.regions import Box
-from idmetric.metric.checkpoints.fetch_folder import fetch_folder
-from idmetric.metric.checkpoints.folder import Files
 from idmetric.metric.checkpoints.pretrained import FILES, folder_revision, open_model, open_processor
-from idmetric.metric.checkpoints.revision import Hub, revision_of
+from idmetric.metric.checkpoints.resolve import Files, Hub, fetch_folder, revision_of
+from idmetric.metric.embedder import auto_device
 from idmetric.metric.errors import RequestError
-from idmetric.metric.files.hints import need
-from idmetric.metric.models.devices import auto_device
+from idmetric.metric.files import need
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,11 +21,10 @@ from torch import Tensor
 from idmetric.matching.detect import Detections, Detector, Photo
 from idmetric.matching.heatmaps import layout
 from idmetric.matching.patches import patch_similarity, patch_tokens
-from idmetric.metric.distance.embedding import Embedding
-from idmetric.metric.files.hints import need
-from idmetric.metric.models.embedder import Embedder
-from idmetric.stream.item import Item, Look
-from idmetric.stream.stream import embedding_of, items_of_images
+from idmetric.metric.embedder import Embedder
+from idmetric.metric.embedding import Embedding
+from idmetric.metric.files import need
+from idmetric.stream import Item, Look, embedding_of, items_of_images
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,14 +17,10 @@ from torch import Tensor
 from idmetric.matching.codes import RunLengths
 from idmetric.matching.detect import Detector, photos_of
 from idmetric.matching.regions import Region
-from idmetric.metric.files import StrPath, json_file
-from idmetric.metric.files.digest import BLANK, seal, seal_problem
-from idmetric.metric.files.output import replacing
-from idmetric.metric.images.coverage import read_mask
-from idmetric.metric.images.kinds import Picture
-from idmetric.metric.images.masks import Images, Masks
-from idmetric.metric.images.read import read_image
-from idmetric.stream.keys import content_key, settings_digest
+from idmetric.metric.files import BLANK, StrPath, read_json_file, replacing, seal, seal_problem
+from idmetric.metric.images import Picture, read_image
+from idmetric.metric.masks import Images, Masks, read_mask
+from idmetric.store import content_key, settings_digest
 
 
 class DetectedRegions:
@@ -105,7 +101,7 @@ def _read(path: Path) -> list[Region] | None:
         problem = seal_problem(path)
         if problem:
             raise ValueError(problem)
-        for row in json_file.read(path)["regions"]:
+        for row in read_json_file(path)["regions"]:
             mask = None
             if row["mask"]:
                 mask = RunLengths(row["mask"]["code"])

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from idmetric.metric.files.hints import need
-from idmetric.metric.files.tables import four
+from idmetric.metric.files import need
+from idmetric.metric.tables import four
 from idmetric.page import ROWS, notebook_table, picture_of, short
 
 _SUMMARY = ("subject", "n", "coverage", "mean", "worst", "worst_image", "threshold")

@@ -9,13 +9,13 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from idmetric.metric.distance.embedding import Embedding
-from idmetric.metric.distance.matrix import distance_matrix
+from idmetric.metric.distance import distance_matrix
+from idmetric.metric.embedder import Embedder
+from idmetric.metric.embedding import Embedding
 from idmetric.metric.errors import RequestError
-from idmetric.metric.images.read import to_image
-from idmetric.metric.models.embedder import Embedder
+from idmetric.metric.images import to_image
 from idmetric.metric.subject import Subject
-from idmetric.stream.encoders import PlainVectorModel, VectorModel
+from idmetric.stream import PlainVectorModel, VectorModel
 
 # N RGB images -> an array or tensor (N, D), or a list of N vectors (D,); NaN or None where it sees nothing, as no face
 VectorFunction = Callable[[list[Image.Image]], Any]

@@ -14,13 +14,10 @@ from torch import Tensor
 
 from idmetric.matching.patches import Layout, Match, patch_similarity, patch_tokens
 from idmetric.matching.regions import size_of
-from idmetric.metric.distance.embedding import Embedding
-from idmetric.metric.images.coverage import read_mask
-from idmetric.metric.images.fit import SQUASH
-from idmetric.metric.images.kinds import Picture
-from idmetric.metric.images.masks import Images, MaskId, Masks, labeled
-from idmetric.metric.images.read import ImageLike, Outside, split_images
-from idmetric.metric.models.embedder import Embedder
+from idmetric.metric.embedder import Embedder
+from idmetric.metric.embedding import Embedding
+from idmetric.metric.images import SQUASH, ImageLike, Outside, Picture, split_images
+from idmetric.metric.masks import Images, MaskId, Masks, labeled, read_mask
 
 
 def heatmaps(

@@ -31,26 +31,22 @@ from idmetric.matching.request import MatchRequest
 from idmetric.matching.result import ALL, Match, Missing
 from idmetric.matching.table import WHOLE, Table
 from idmetric.matching.thresholds import Thresholds, limits_of
-from idmetric.metric.calibration.apply import Calibration
-from idmetric.metric.distance.embedding import Embedding, concatenate
-from idmetric.metric.distance.matrix import needs_patches
+from idmetric.metric.calibration import Calibration
+from idmetric.metric.distance import needs_patches
+from idmetric.metric.embedder import Embedder
+from idmetric.metric.embedding import Embedding, concatenate
 from idmetric.metric.errors import RequestError
-from idmetric.metric.files.hints import need
-from idmetric.metric.images.kinds import ImageLike, ImageReadError, Picture
-from idmetric.metric.images.masks import Images
-from idmetric.metric.images.opening import check_paths
-from idmetric.metric.images.paths import is_subject_file
-from idmetric.metric.models.embedder import Embedder
+from idmetric.metric.files import need
+from idmetric.metric.images import ImageLike, ImageReadError, Picture, check_paths
+from idmetric.metric.masks import Images
+from idmetric.metric.paths import is_subject_file
 from idmetric.metric.subject import Subject
 from idmetric.scoring.limits import Limit
 from idmetric.scoring.references import Aggregate
 from idmetric.scoring.scores import PathLike, Progress
-from idmetric.stream.cache import Cache
-from idmetric.stream.encoders import VectorModel
-from idmetric.stream.item import Item, Look, Part
-from idmetric.stream.keys import cache_folder
-from idmetric.stream.stream import embedded
-from idmetric.stream.subjects import embed_subject
+from idmetric.scoring.subjects import embed_subject
+from idmetric.store import cache_folder
+from idmetric.stream import Cache, Item, Look, Part, VectorModel, embedded
 
 Subjects = Mapping[str, Any] | Sequence[Any]  # name -> references or Subject; or Subjects and .subject files
 RegionId = tuple[int, int]  # number of an image, and of a region in it

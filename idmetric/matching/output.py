@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from idmetric.metric.files import StrPath, json_file
-from idmetric.metric.files.tables import aligned, first_few, four, rounded
+from idmetric.metric.files import StrPath, json_text
+from idmetric.metric.tables import aligned, first_few, four, rounded
 from idmetric.scoring.records import Records
 
 
@@ -62,7 +62,7 @@ class Output(ABC):
             "skipped": dict(self.skipped),
             "unlisted": list(self.unlisted),
         }
-        return json_file.text(rounded(content), indent=2) + "\n"
+        return json_text(rounded(content), indent=2) + "\n"
 
     def to_table(self) -> str:
         """Aligned columns for a terminal, then what all rows share."""

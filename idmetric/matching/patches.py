@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from idmetric.metric.distance.embedding import Embedding, same_model
+from idmetric.metric.embedding import Embedding, same_model
 
 Match = Literal["prototype", "mean", "mean_max", "nearest"]
 MATCHES: tuple[Match, ...] = get_args(Match)

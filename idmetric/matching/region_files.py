@@ -26,12 +26,12 @@ from idmetric.matching.region_coco import read_coco
 from idmetric.matching.region_folders import read_masks
 from idmetric.matching.region_tables import is_frame, read_frame, read_region_table
 from idmetric.matching.regions import Detector, Region, Regions, as_region, is_box
+from idmetric.metric import paths
 from idmetric.metric.errors import RequestError
-from idmetric.metric.files import StrPath, json_file
-from idmetric.metric.files.tables import first_few
-from idmetric.metric.images import paths
-from idmetric.metric.images.kinds import ImageReadError, Picture, is_array, is_image_like
-from idmetric.metric.images.masks import Labeled
+from idmetric.metric.files import StrPath, read_json_file
+from idmetric.metric.images import ImageReadError, Picture, is_array, is_image_like
+from idmetric.metric.masks import Labeled
+from idmetric.metric.tables import first_few
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -278,7 +278,7 @@ def _read(path: str, images: Sequence[str]) -> Annotations:
     if os.path.isdir(path):
         return read_masks(path, images)
     if ending == ".json":
-        return read_coco(path, json_file.read(path))
+        return read_coco(path, read_json_file(path))
     if ending in (".csv", ".tsv", ".jsonl"):
         return read_region_table(path)
     raise RequestError(f"cannot read regions {path}: {_FORMATS}")

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from idmetric.matching.annotations import Annotation, Annotations
 from idmetric.matching.regions import Region
+from idmetric.metric import paths
 from idmetric.metric.errors import RequestError
-from idmetric.metric.images import paths
 
 
 def read_masks(folder: str, images: Sequence[str]) -> Annotations:

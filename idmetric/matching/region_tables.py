@@ -14,8 +14,8 @@ from typing import Any
 
 from idmetric.matching.annotations import Annotation, Annotations, box_by_corners, box_by_size, checked_region
 from idmetric.matching.regions import Region
+from idmetric.metric import tables
 from idmetric.metric.errors import RequestError
-from idmetric.metric.files import tables
 
 _SIZE = ("x", "y", "w", "h")
 _CORNERS = ("left", "top", "right", "bottom")

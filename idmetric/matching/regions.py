@@ -19,8 +19,7 @@ from torch import Tensor
 
 from idmetric.matching.codes import Polygons, RunLengths
 from idmetric.metric.errors import RequestError
-from idmetric.metric.images.coverage import same_shape
-from idmetric.metric.images.kinds import (
+from idmetric.metric.images import (
     STORED,
     WHITE,
     Color,
@@ -31,9 +30,8 @@ from idmetric.metric.images.kinds import (
     is_array,
     is_image_like,
 )
-from idmetric.metric.images.masks import Labeled, MaskLike
-from idmetric.metric.images.regions import box_of, cut_out
-from idmetric.stream.keys import settings_digest
+from idmetric.metric.masks import Labeled, MaskLike, box_of, cut_out, same_shape
+from idmetric.store import settings_digest
 
 Box = tuple[float, float, float, float]
 _ROUNDING = 1.0  # pixels by which a box may lie outside of its image

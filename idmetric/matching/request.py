@@ -15,9 +15,7 @@ from idmetric.matching.clips import Clip, Timeline, sources_of, timeline
 from idmetric.matching.region_files import RegionSource, regions_for
 from idmetric.matching.regions import Regions
 from idmetric.metric.errors import RequestError
-from idmetric.metric.images.kinds import ImageReadError
-from idmetric.metric.images.opening import check_paths
-from idmetric.metric.images.read import is_single
+from idmetric.metric.images import ImageReadError, check_paths, is_single
 from idmetric.scoring.scores import PathLike
 
 

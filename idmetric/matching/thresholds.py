@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 
 from idmetric.matching.encoders import Encoder
-from idmetric.metric.calibration.apply import PAIR_RATE, Calibration, CalibrationError
+from idmetric.metric.calibration import PAIR_RATE, Calibration, CalibrationError
+from idmetric.metric.embedder import Embedder
 from idmetric.metric.errors import RequestError
-from idmetric.metric.models.embedder import Embedder
 from idmetric.metric.subject import Subject
 from idmetric.scoring.calibrations import STORED, calibration_of, limit_at, limit_of
 from idmetric.scoring.limits import Limit, limit_of_subject

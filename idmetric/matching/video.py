@@ -15,10 +15,8 @@ import numpy as np
 from PIL import Image
 
 from idmetric.matching.pictures import Colors, to_image
-from idmetric.metric.files.hints import need
-from idmetric.metric.images.kinds import MAX_PIXELS
-from idmetric.metric.images.opening import checked_path
-from idmetric.metric.images.read import ImageReadError
+from idmetric.metric.files import need
+from idmetric.metric.images import MAX_PIXELS, ImageReadError, checked_path
 
 _JUMP = 100  # frames, at least, that are passed over by seeking instead of decoding them
 # FFmpeg's names of the containers that are opened, whatever a file is called. Playlists, which open further files and

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
-from idmetric.metric.images.read import ImageLike, read_image
+from idmetric.metric.images import ImageLike, read_image
 
 # dark violet, blue-green, green, yellow: lightness rises evenly, so it is readable in gray and for color-blind people
 _STOPS = np.array([[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]], dtype=np.float64)
@@ -54,7 +54,7 @@ def overlay(
     """Blend a heatmap over its image, at the heatmap's size.
 
     Args:
-        image: see `idmetric.metric.images.read.read_image`; scaled to the heatmap's size.
+        image: see `idmetric.metric.images.read_image`; scaled to the heatmap's size.
         heat: (H, W), see `idmetric.matching.heatmaps.heatmaps`; a torch tensor on the CPU does.
         low, high: values of the darkest and brightest color, to give several pictures one scale.
     """

@@ -19,14 +19,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.metric.checkpoints.errors import CheckpointError
-from idmetric.metric.distance.embedding import Embedding, same_model
-from idmetric.metric.distance.matrix import needs_patches
-from idmetric.metric.errors import RequestError
-from idmetric.metric.files import StrPath, json_file
-from idmetric.metric.files.digest import save_sealed, seal_problem
-from idmetric.metric.files.output import refuse_irregular, replacing
-from idmetric.metric.images import paths
+from idmetric.metric import paths
+from idmetric.metric.distance import needs_patches
+from idmetric.metric.embedding import Embedding, same_model
+from idmetric.metric.errors import CheckpointError, RequestError
+from idmetric.metric.files import StrPath, parse_json, refuse_irregular, replacing, save_sealed, seal_problem
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -148,11 +145,11 @@ class Subject:
         subject = cls(
             name=header["name"],
             embedding=Embedding.of(tensors, header),
-            references=tuple(map(str, json_file.parse(header["references"]))),
+            references=tuple(map(str, parse_json(header["references"]))),
             thumbnails=tensors["thumbnails"].numpy(),
             word=header["word"],
-            threshold=json_file.parse(header["threshold"]),
-            signature=dict(json_file.parse(header["signature"])),
+            threshold=parse_json(header["threshold"]),
+            signature=dict(parse_json(header["signature"])),
         )
         count = len(subject)
         if not subject.name or not count or not subject.embedding.cls.is_floating_point():

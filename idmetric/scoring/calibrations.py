@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from idmetric.metric.calibration.apply import PAIR_RATE, Calibration, CalibrationError, Threshold
+from idmetric.metric.calibration import PAIR_RATE, Calibration, CalibrationError, Threshold
 from idmetric.metric.errors import RequestError
 from idmetric.scoring.limits import Limit
 from idmetric.scoring.scores import PathLike
 
 if TYPE_CHECKING:
-    from idmetric.metric.models.embedder import Embedder
+    from idmetric.metric.embedder import Embedder
 
 STORED = "stored"  # names the calibration that is saved with the model's weights
 
@@ -28,7 +28,7 @@ def calibration_of(metric: Embedder, calibration: PathLike | Calibration | None,
                 "`idmetric eval calibrate`"
             )
     else:
-        from idmetric.metric.calibration.calibrated import checked_calibration  # torch: not for --help
+        from idmetric.metric.calibrated import checked_calibration
 
         chosen = checked_calibration(calibration, metric.weights, metric.label, metric.resolution)
     chosen.check_distance(distance)

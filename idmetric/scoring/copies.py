@@ -27,8 +27,8 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.metric.files.threads import in_order
-from idmetric.metric.images.small import SIZE
+from idmetric.metric.files import in_order
+from idmetric.metric.images import SIZE
 
 Array = NDArray[np.float64]
 Bytes = NDArray[np.uint8]

@@ -9,8 +9,8 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.metric.files.output import is_same_file
-from idmetric.metric.files.tables import first_few
+from idmetric.metric.files import is_same_file
+from idmetric.metric.tables import first_few
 from idmetric.scoring.copies import Copy, Print, compare_pairs, compare_prints
 from idmetric.scoring.records import Record
 

@@ -12,25 +12,21 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from idmetric.metric.distance.embedding import Embedding
-from idmetric.metric.distance.matrix import needs_patches
-from idmetric.metric.images import paths
-from idmetric.metric.images.masks import labeled
-from idmetric.metric.images.read import ImageReadError
-from idmetric.metric.images.small import small_picture
+from idmetric.metric import paths
+from idmetric.metric.distance import needs_patches
+from idmetric.metric.embedding import Embedding
+from idmetric.metric.images import ImageReadError, small_picture
+from idmetric.metric.masks import labeled
 from idmetric.scoring.copies import Print, take_print
 from idmetric.scoring.files import mask_path
 from idmetric.scoring.in_memory import source_of
 from idmetric.scoring.pairs import Pair, Pairs
 from idmetric.scoring.scores import File, ScoreSettings
-from idmetric.stream.cache import Cache
-from idmetric.stream.item import Item, Look, Want
-from idmetric.stream.keys import cache_folder
-from idmetric.stream.pipeline import problem_of
-from idmetric.stream.stream import embedded
+from idmetric.store import cache_folder
+from idmetric.stream import Cache, Item, Look, Want, embedded, problem_of
 
 if TYPE_CHECKING:
-    from idmetric.metric.models.embedder import Embedder
+    from idmetric.metric.embedder import Embedder
     from idmetric.metric.subject import Subject
     from idmetric.scoring.sheet import Album
 

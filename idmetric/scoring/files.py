@@ -7,15 +7,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from idmetric.metric import paths
 from idmetric.metric.errors import RequestError
-from idmetric.metric.files.output import file_id
-from idmetric.metric.images import paths
+from idmetric.metric.files import file_id
 from idmetric.scoring.in_memory import ImageInMemory
 from idmetric.scoring.pairs import Pairs
 from idmetric.scoring.scores import File, PathLike
 
 if TYPE_CHECKING:
-    from idmetric.metric.images.kinds import ImageLike
+    from idmetric.metric.images import ImageLike
     from idmetric.metric.subject import Subject
 
 
@@ -95,7 +95,7 @@ def _listed(images: Any, name: str) -> list[str]:
     """The files, and images in memory, which are called by the name and their place in the list."""
     if isinstance(images, str | os.PathLike):
         return paths.all_listed([images])
-    from idmetric.metric.images.kinds import holds_paths  # Pillow: not for --help
+    from idmetric.metric.images import holds_paths
 
     if _is_one(images):
         images = [images]
@@ -122,7 +122,7 @@ def _listed(images: Any, name: str) -> list[str]:
 
 def _is_one(images: Any) -> bool:
     """Whether this is a path or one image, not a batch or a list."""
-    from idmetric.metric.images.kinds import is_array, is_image_like
+    from idmetric.metric.images import is_array, is_image_like
 
     return is_image_like(images) and not (is_array(images) and images.ndim == 4)
 
@@ -149,7 +149,7 @@ def check_files(work: Cross | Pairs, on_error: str) -> None:
     """With on_error="fail", refuse the first image or mask that does not exist, before any work: ImageReadError."""
     absent = absent_files(work) if on_error == "fail" else []
     if absent:
-        from idmetric.metric.images.opening import check_paths  # Pillow: not for --help
+        from idmetric.metric.images import check_paths
 
         check_paths(absent[0])
 

@@ -12,15 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from idmetric.metric.errors import RequestError
-from idmetric.metric.files.json_file import MOST
-from idmetric.metric.files.tables import TableError, first_few, plain_name, read_cells
-from idmetric.metric.files.typed import shown
-from idmetric.metric.images.paths import is_image, with_slashes
+from idmetric.metric.files import MOST_BYTES, shown
+from idmetric.metric.paths import is_image, with_slashes
+from idmetric.metric.tables import TableError, first_few, plain_name, read_cells
 from idmetric.scoring.in_memory import ImageInMemory
 from idmetric.scoring.scores import COLUMNS, File
 
 if TYPE_CHECKING:
-    from idmetric.metric.images.kinds import ImageLike
+    from idmetric.metric.images import ImageLike
 
 _SIDES: dict[str, tuple[str, ...]] = {"a": ("a", "image_a", "ref", "reference"), "b": ("b", "image_b", "gen", "image")}
 # read as images only where the names above do not name both: other tables keep facts in such columns
@@ -140,7 +139,7 @@ def pairs_of(pairs: Iterable[Pair | Mapping[Any, Any] | Sequence[ImageLike | Non
 
 
 def _pair_of(pair: Any, index: int, images: dict[int, ImageInMemory]) -> Pair:
-    from idmetric.metric.images.kinds import is_image_like  # Pillow: not for --help
+    from idmetric.metric.images import is_image_like
 
     if isinstance(pair, Pair):
         return pair
@@ -232,9 +231,9 @@ def read_pairs(path: Path, on_error: str = "fail") -> Pairs:
 def _lines(path: Path) -> list[list[str]]:
     """Return the cells of each line of a file or pipe that has any."""
     with sys.stdin.buffer if str(path) == "-" else path.open("rb") as opened:
-        data = opened.read(MOST + 1)
-    if len(data) > MOST:
-        raise RequestError(f"it has more than {MOST} bytes")
+        data = opened.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise RequestError(f"it has more than {MOST_BYTES} bytes")
     return [row.cells for row in read_cells(data)]
 
 

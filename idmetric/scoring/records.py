@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from idmetric.metric.files import StrPath, json_file
-from idmetric.metric.files.hints import need
-from idmetric.metric.files.output import replacing
-from idmetric.metric.files.tables import csv_text, in_csv, rounded
+from idmetric.metric.files import StrPath, json_text, need, replacing
+from idmetric.metric.tables import csv_text, in_csv, rounded
 
 Record = dict[str, Any]
 File = tuple[str, str | None]  # an image and its mask
@@ -66,11 +64,11 @@ class Records(Sequence[Record]):
 
     def to_json(self) -> str:
         """Format a JSON list; numbers have nine significant digits."""
-        return json_file.text(rounded(self.rows), indent=2) + "\n"
+        return json_text(rounded(self.rows), indent=2) + "\n"
 
     def to_jsonl(self) -> str:
         """Format a JSON object for each row; numbers have nine significant digits."""
-        return "".join(json_file.text(row) + "\n" for row in rounded(self.rows))
+        return "".join(json_text(row) + "\n" for row in rounded(self.rows))
 
     def write(self, path: StrPath) -> None:
         """Write a .csv, .json or .jsonl file, atomically.

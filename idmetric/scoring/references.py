@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from idmetric.metric.distance.ties import numbers
 from idmetric.metric.errors import RequestError
-from idmetric.metric.images.small import SIZE
+from idmetric.metric.images import SIZE
+from idmetric.metric.ties import numbers
 from idmetric.scoring.copies import THRESHOLD, compare_pairs
 from idmetric.scoring.limits import OWN_PHOTOS, SUBJECTS_OWN, Limit
 
@@ -115,7 +115,7 @@ def own_limit(subject: Subject, distance: str, aggregate: Aggregate = "best") ->
     photos = distinct(subject.thumbnails).tolist()
     if len(photos) < FEWEST:
         return None
-    from idmetric.metric.distance.matrix import distance_matrix  # which loads torch
+    from idmetric.metric.distance import distance_matrix
 
     matrix = distance_matrix(subject.embedding[photos], None, distance).double().cpu().numpy()
     return Limit(float(leave_one_out(matrix, aggregate).max()), OWN_PHOTOS)

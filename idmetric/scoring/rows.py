@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.metric.distance.embedding import Embedding, concatenate
-from idmetric.metric.distance.finite import check_distances
-from idmetric.metric.distance.matrix import distance as distance_of
-from idmetric.metric.distance.matrix import distance_matrix
-from idmetric.metric.distance.ties import comparable
-from idmetric.metric.files.tables import rounded
+from idmetric.metric.distance import distance as distance_of
+from idmetric.metric.distance import distance_matrix
+from idmetric.metric.embedding import Embedding, check_distances, concatenate
+from idmetric.metric.tables import rounded
+from idmetric.metric.ties import comparable
 from idmetric.scoring.copies import Copy
 from idmetric.scoring.copy_warnings import (
     closest,
@@ -34,7 +33,7 @@ from idmetric.scoring.references import leave_one_out, originals, own_limit
 from idmetric.scoring.scores import Baseline, File, NamedValue, Progress, ScoreSettings
 
 if TYPE_CHECKING:
-    from idmetric.metric.models.embedder import Embedder
+    from idmetric.metric.embedder import Embedder
     from idmetric.scoring.sheet import Album
 
 Images = Generator[tuple[File, Pictured | None], None, None]

@@ -13,10 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from idmetric.metric.distance.ties import comparable
 from idmetric.metric.errors import RequestError
-from idmetric.metric.files.tables import rounded
-from idmetric.metric.images.read import Outside
+from idmetric.metric.images import Outside
+from idmetric.metric.tables import rounded
+from idmetric.metric.ties import comparable
 from idmetric.scoring.calibrations import calibration_of, limit_of
 from idmetric.scoring.files import Cross, check_files, check_masks, cross
 from idmetric.scoring.pairs import Pair, Pairs, pairs_of, read_pairs
@@ -24,10 +24,10 @@ from idmetric.scoring.rows import RowMaker
 from idmetric.scoring.scores import COLUMNS, PathLike, Progress, Scores, ScoreSettings, columns_of
 
 if TYPE_CHECKING:
-    from idmetric.metric.calibration.apply import Calibration
-    from idmetric.metric.images.kinds import ImageLike
-    from idmetric.metric.images.masks import MaskId
-    from idmetric.metric.models.embedder import Embedder
+    from idmetric.metric.calibration import Calibration
+    from idmetric.metric.embedder import Embedder
+    from idmetric.metric.images import ImageLike
+    from idmetric.metric.masks import MaskId
     from idmetric.metric.subject import Subject
     from idmetric.scoring.sheet import Album
 
@@ -61,7 +61,7 @@ def score(
         images: the images to score, given in the same way; rows call the fourth of a list image[3].
         aggregate: with several references, the distance to the nearest ("best") or the mean distance.
         include_references: also score references that are among the images.
-        mask_dir: a folder with the subject mask of each image, see `idmetric.metric.images.paths.mask_of`.
+        mask_dir: a folder with the subject mask of each image, see `idmetric.metric.paths.mask_of`.
         mask_id, outside: as in `Embedder.embed`.
         on_error: raise for unreadable images ("fail"), or list them in `Scores.skipped` ("skip").
         cache: a folder that keeps embeddings by the content of image files; a stopped run resumes from it. Images in

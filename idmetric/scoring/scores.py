@@ -10,16 +10,16 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from idmetric.metric.errors import RequestError
-from idmetric.metric.files import StrPath, json_file
-from idmetric.metric.files.tables import aligned, first_few, four, rounded
+from idmetric.metric.files import StrPath, json_text
+from idmetric.metric.tables import aligned, first_few, four, rounded
 from idmetric.scoring.limits import Limit
 from idmetric.scoring.records import File as File  # part of this module
 from idmetric.scoring.records import Record, Records
 
 if TYPE_CHECKING:
-    from idmetric.metric.calibration.apply import Calibration
-    from idmetric.metric.images.masks import MaskId
-    from idmetric.metric.images.read import Outside
+    from idmetric.metric.calibration import Calibration
+    from idmetric.metric.images import Outside
+    from idmetric.metric.masks import MaskId
 
 PathLike = StrPath
 Progress = Callable[[int, int], object]  # called with (images or pairs done, images or pairs in all)
@@ -185,7 +185,7 @@ class Scores(Records):
         """The rows with a distance above the threshold."""
         if self.threshold is None:
             return []
-        from idmetric.metric.distance.ties import comparable  # NumPy: not for --help
+        from idmetric.metric.ties import comparable
 
         return [row for row in self.rows if not comparable(row["distance"]) <= comparable(self.threshold)]
 
@@ -198,7 +198,7 @@ class Scores(Records):
         """
         if self.baseline is None or not self.rows or "probability" not in self.rows[0]:
             return ""
-        from idmetric.metric.distance.ties import comparable  # NumPy: not for --help
+        from idmetric.metric.ties import comparable
 
         distances = comparable([row["distance"] for row in self.rows])
         probabilities = comparable([row["probability"] for row in self.rows])
@@ -281,7 +281,7 @@ class Scores(Records):
 
     def to_json(self) -> str:
         """`to_dict` as text."""
-        return json_file.text(self.to_dict(), indent=2) + "\n"
+        return json_text(self.to_dict(), indent=2) + "\n"
 
     def to_jsonl(self) -> str:
         """Format a JSON object for each row, with the mean and maximum of the baseline."""

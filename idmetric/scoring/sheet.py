@@ -10,12 +10,10 @@ from typing import Any
 
 from PIL import Image
 
-from idmetric.metric.distance.ties import comparable
-from idmetric.metric.files.tables import four
-from idmetric.metric.images.kinds import WHITE, Color, ImageReadError, Outside
-from idmetric.metric.images.masks import MaskLike
-from idmetric.metric.images.read import read_image
-from idmetric.metric.images.regions import cut_out
+from idmetric.metric.images import WHITE, Color, ImageReadError, Outside, read_image
+from idmetric.metric.masks import MaskLike, cut_out
+from idmetric.metric.tables import four
+from idmetric.metric.ties import comparable
 from idmetric.page import Group, Page, PageTable, Picture, Plot, render, room, short, thumbnail
 from idmetric.scoring.records import File, Record
 

@@ -24,12 +24,10 @@ from torch import Tensor
 from idmetric.data.manifest.check import Progress, faults, without
 from idmetric.data.manifest.lineage import image_keys
 from idmetric.data.manifest.table import Manifest, ManifestError
-from idmetric.metric.files.tables import first_few
-from idmetric.metric.images.fit import SQUASH, Fit
-from idmetric.metric.images.kinds import WHITE, Color
-from idmetric.metric.images.read import ImageLike, ImageReadError, describe, read_image, to_pixels
-from idmetric.metric.images.regions import cut_out
-from idmetric.metric.models.embedder import Embedder
+from idmetric.metric.embedder import Embedder
+from idmetric.metric.images import SQUASH, WHITE, Color, Fit, ImageLike, ImageReadError, describe, read_image, to_pixels
+from idmetric.metric.masks import cut_out
+from idmetric.metric.tables import first_few
 from idmetric.train.augment import Augment
 
 Rows = Sequence[int] | NDArray[np.integer]
@@ -115,7 +113,7 @@ class Pictures:
     Args:
         data: the manifest.
         size: (height, width) of the pixels, or a function from an image's own height and width to it.
-        interpolation, background, fit: as for `idmetric.metric.images.read.to_pixels`.
+        interpolation, background, fit: as for `idmetric.metric.images.to_pixels`.
         augment: see `idmetric.train.augment`; it comes before the resize, which a step of it may already do.
     """
 

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from idmetric.data.manifest.table import Manifest
-from idmetric.metric.distance.finite import NonFiniteError
-from idmetric.metric.models.embedder import Embedder
-from idmetric.stream.stream import embedding_of, items_of_images
+from idmetric.metric.embedder import Embedder
+from idmetric.metric.embedding import NonFiniteError
+from idmetric.stream import embedding_of, items_of_images
 from idmetric.train.batches import Rows
 from idmetric.train.processes import Processes
 from idmetric.train.recipe import evaluating

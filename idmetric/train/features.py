@@ -25,13 +25,11 @@ from safetensors.torch import save
 from torch import Tensor
 
 from idmetric.data.manifest.table import Manifest
-from idmetric.metric.checkpoints.fingerprint import tensors_digest
-from idmetric.metric.files import StrPath
-from idmetric.metric.files.output import refuse_irregular
-from idmetric.metric.models.embedder import Embedder
-from idmetric.stream.keys import key_of, settings_digest
-from idmetric.stream.shards import ShardError, check, shards_in
-from idmetric.stream.shards import write as write_shard
+from idmetric.metric.embedder import Embedder
+from idmetric.metric.files import StrPath, refuse_irregular
+from idmetric.metric.fingerprint import tensors_digest
+from idmetric.store import ShardError, check_shard, key_of, settings_digest, shards_in
+from idmetric.store import write_shard as write_shard
 from idmetric.train.processes import Processes
 from idmetric.train.state import TrainError
 
@@ -63,7 +61,7 @@ class FeatureCache:
         """Return the features of a key in the cache."""
         path = self.files[key]
         try:
-            check(path)
+            check_shard(path)
         except (ShardError, OSError) as error:
             raise TrainError(f"the cache of features cannot be read: {error}") from error
         features: Tensor = _opened(path, os.getpid()).get_tensor(key)

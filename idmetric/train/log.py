@@ -16,9 +16,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from idmetric.metric.files import json_file
-from idmetric.metric.files.hints import need
-from idmetric.metric.files.output import replacing, writing
+from idmetric.metric.files import json_text, need, replacing, writing
 from idmetric.train.processes import Processes
 
 FILE = "log.jsonl"
@@ -80,7 +78,7 @@ class Log:
     def _log(self, part: str, step: int, values: Mapping[str, float], record: Mapping[str, Any]) -> None:
         if self.write:
             with writing(self.path), self.path.open("a", encoding="utf-8") as file:
-                file.write(json_file.text(record) + "\n")
+                file.write(json_text(record) + "\n")
             for name, value in values.items():
                 self.board.add_scalar(f"{part}/{name}", value, step)
 

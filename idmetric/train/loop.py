@@ -24,9 +24,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from idmetric.metric.checkpoints.training_run import RECORD
+from idmetric.metric.checkpoints.resolve import RECORD
 from idmetric.metric.files import StrPath
-from idmetric.metric.files.folders import matching
+from idmetric.metric.paths import matching
 from idmetric.train import run_folder, state
 from idmetric.train.loader import Failure, batches, seed_all
 from idmetric.train.log import Log, Meter

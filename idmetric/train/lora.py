@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from idmetric.metric.checkpoints.lora import merge_lora
-from idmetric.metric.files.hints import need
+from idmetric.metric.files import need
 
 _NAME = "default"  # of the adapter, within PEFT
 

@@ -39,9 +39,9 @@ def weights_file(backbone: str, source: str, revision: str | None = None) -> str
         revision: commit of the Hub repository.
     """
     from idmetric.metric.checkpoints import format as checkpoint
-    from idmetric.metric.checkpoints.errors import CheckpointError
-    from idmetric.metric.checkpoints.revision import Hub
-    from idmetric.metric.models.timm_weights import pretrained_file
+    from idmetric.metric.checkpoints.resolve import Hub
+    from idmetric.metric.errors import CheckpointError
+    from idmetric.metric.timm_models import pretrained_file
 
     if source == RANDOM:
         return ""

@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from idmetric.metric.files.hints import need
+from idmetric.metric.files import need
 from idmetric.train.options import Precision
 from idmetric.train.state import TrainError
 

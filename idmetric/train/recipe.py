@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from idmetric.metric.models.embedder import Embedder
+from idmetric.metric.embedder import Embedder
 from idmetric.train.lora import folded
 
 if TYPE_CHECKING:

@@ -10,11 +10,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from idmetric.metric.checkpoints.training_run import RECORD
-from idmetric.metric.files import json_file
-from idmetric.metric.files.folders import matching
-from idmetric.metric.files.lock import locked
-from idmetric.metric.files.output import replacing
+from idmetric.metric.checkpoints.resolve import RECORD
+from idmetric.metric.files import locked, read_json_file, replacing
+from idmetric.metric.paths import matching
 from idmetric.train.state import TrainError
 from idmetric.version import __version__
 
@@ -86,7 +84,7 @@ def read(out: Path) -> dict[str, Any] | None:
             raise TrainError(f"--out {out} holds other files ({listed}): name a new folder")
         return None
     try:
-        record = json_file.read(path)
+        record = read_json_file(path)
         return {**record, "settings": dict(record["settings"])}
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise TrainError(f"{path} does not describe a training run: name a new folder") from error

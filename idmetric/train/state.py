@@ -19,10 +19,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from idmetric.metric.checkpoints.training_run import FOLDER as FOLDER
-from idmetric.metric.checkpoints.training_run import checkpoints as checkpoints
-from idmetric.metric.files.digest import save_sealed, seal_problem
-from idmetric.metric.files.output import replacing
+from idmetric.metric.checkpoints.resolve import FOLDER as FOLDER
+from idmetric.metric.checkpoints.resolve import checkpoints as checkpoints
+from idmetric.metric.files import replacing, save_sealed, seal_problem
 
 _UNFINISHED = re.compile(r"\.step-\d{6,}\.safetensors\.[0-9a-f]{12}")  # as `replacing` calls it
 

@@ -18,8 +18,8 @@ from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.protocols.common.matched import Matched, matched
 from idmetric.evaluate.statistics.margins import directed_margins, margin_rates, oracle_agreement
 from idmetric.evaluate.statistics.ranking import average_precision, roc_auc
-from idmetric.metric.distance.ties import comparable
-from idmetric.metric.models.embedder import Embedder
+from idmetric.metric.embedder import Embedder
+from idmetric.metric.ties import comparable
 from idmetric.train.embed import Array, embed_rows
 from idmetric.train.processes import Processes
 

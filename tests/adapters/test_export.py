@@ -16,11 +16,11 @@ from PIL import Image
 import idmetric
 from idmetric import IDSim, NearID
 from idmetric.adapters.export import export
-from idmetric.metric.checkpoints.fingerprint import weights_digest
 from idmetric.metric.errors import RequestError
-from idmetric.metric.files.output import OutputError
-from idmetric.metric.models.idsim import IDSimConfig
-from idmetric.metric.models.nearid import NearIDConfig
+from idmetric.metric.files import OutputError
+from idmetric.metric.fingerprint import weights_digest
+from idmetric.metric.idsim import IDSimConfig
+from idmetric.metric.nearid import NearIDConfig
 from tests.conftest import random_model
 
 PAGE = Path(__file__).parents[2] / "docs" / "use" / "export.md"

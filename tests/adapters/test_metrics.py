@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from idmetric import Embedding, IDSim, ImageReadError
 from idmetric.adapters import EmbedColumn, IdentityRetrieval, IdentitySimilarity, ScoreColumns
-from idmetric.stream.subjects import embed_subject
+from idmetric.scoring.subjects import embed_subject
 from tests.conftest import random_model
 
 torchmetrics = pytest.importorskip("torchmetrics")

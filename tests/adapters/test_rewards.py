@@ -20,8 +20,8 @@ from idmetric.adapters import reward, reward_of_subjects
 from idmetric.adapters.rewards import assigned_similarities
 from idmetric.matching import Region, match
 from idmetric.matching.table import Table
-from idmetric.metric.calibration.apply import CalibrationError
-from idmetric.stream.subjects import embed_subject
+from idmetric.metric.calibration import CalibrationError
+from idmetric.scoring.subjects import embed_subject
 from tests.conftest import random_model
 from tests.docs.test_code import NOT_RUN, blocks
 from tests.matching import scenes

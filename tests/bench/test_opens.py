@@ -25,5 +25,5 @@ def test_each_command_opens_each_file_once(name: str, counts: dict[str, opens.Co
 
 def test_a_candidate_of_score_takes_at_most_130_calls(tmp_path: Path) -> None:
     calls = opens.calls_of_candidate(tmp_path)
-    assert calls["metric/images/read.py: read_image"] == 1
+    assert calls["metric/images.py: read_image"] == 1
     assert 50 < sum(calls.values()) <= 130

@@ -12,7 +12,7 @@ import idmetric
 from benchmarks import composites as planning
 from benchmarks import states as benchmark
 from benchmarks.composites import KINDS, Composite, Identity, Photo
-from idmetric.metric.models.idsim import IDSim
+from idmetric.metric.idsim import IDSim
 
 
 def pool_of(looks: int, identities: int, photos: int) -> list[Identity]:

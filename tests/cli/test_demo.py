@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from idmetric.cli.main import main
-from idmetric.metric.calibration.apply import Calibration, Model
-from idmetric.metric.calibration.curves import Isotonic
+from idmetric.metric.calibration import Calibration, Isotonic, Model
 from tests.test_structure import HEAVY, loaded_after
 
 ROOT = Path(__file__).parents[2]

@@ -57,8 +57,8 @@ SLOW_IMPORTS = pytest.mark.parametrize(
     [
         ("train", "ilgen --smoke --out run", "idmetric.train.ilgen.recipe"),
         ("eval", "folder --data .", "idmetric.data.manifest.table"),
-        ("score", "a.png b.png", "idmetric.metric.models.names"),
-        ("gallery", "build . --gallery g", "idmetric.metric.models.load"),
+        ("score", "a.png b.png", "idmetric.metric.load"),
+        ("gallery", "build . --gallery g", "idmetric.metric.load"),
     ],
 )
 

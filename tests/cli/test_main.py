@@ -16,7 +16,7 @@ from idmetric.cli import eval as eval_cli
 from idmetric.cli import options, score
 from idmetric.cli.command import codes
 from idmetric.cli.main import COMMANDS, main
-from idmetric.metric.distance.matrix import DISTANCES
+from idmetric.metric.distance import DISTANCES
 from idmetric.version import __version__
 
 ROOT = Path(__file__).parents[2]

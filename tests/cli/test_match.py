@@ -192,7 +192,7 @@ def test_wrong_usage_is_refused_before_a_model_is_opened(
     def opened(*args: Any, **options: Any) -> None:
         raise AssertionError("a model was opened")
 
-    monkeypatch.setattr("idmetric.metric.models.load.load", opened)
+    monkeypatch.setattr("idmetric.metric.load.load", opened)
     with pytest.raises(SystemExit) as stopped:
         run(folder, *words)
     assert stopped.value.code == 2
@@ -368,7 +368,7 @@ def test_21_a_bad_annotation_stops_before_the_model_or_its_image_is_skipped(
     ((image, reason),) = json.loads(capsys.readouterr().out)["skipped"].items()
     assert image == str(folder / "images" / "1.png")
     assert "empty.json, annotation 3: region (0, 0, 0, 0) is empty" in reason
-    monkeypatch.setattr("idmetric.metric.models.load.load", None)
+    monkeypatch.setattr("idmetric.metric.load.load", None)
     assert run(folder, *regions) == 1
     assert "images/1.png: " in capsys.readouterr().err
 

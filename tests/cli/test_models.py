@@ -9,7 +9,7 @@ import pytest
 
 from idmetric.cli.list_models import facts, fitting_model, needs, states
 from idmetric.metric.checkpoints import released
-from idmetric.metric.models.sizes import SIZES
+from idmetric.metric.sizes import SIZES
 
 ROOT = Path(__file__).parents[2]
 

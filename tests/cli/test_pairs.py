@@ -14,7 +14,7 @@ import torch
 from idmetric import Embedding, IDSim, load
 from idmetric.cli.score import main
 from idmetric.gallery import Gallery
-from idmetric.metric.models import embedder
+from idmetric.metric import embedder
 from idmetric.scoring.pairs import read_pairs
 from tests.conftest import random_model
 from tests.embed_parts import Live, pictures

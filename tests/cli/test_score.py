@@ -11,9 +11,8 @@ from PIL import Image
 
 from idmetric import IDSim, load
 from idmetric.cli.score import main
-from idmetric.metric.calibration.apply import Calibration
-from idmetric.metric.calibration.curves import Isotonic
-from idmetric.metric.distance.matrix import DISTANCES
+from idmetric.metric.calibration import Calibration, Isotonic
+from idmetric.metric.distance import DISTANCES
 from tests.runner import Runner
 
 

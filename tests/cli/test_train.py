@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from idmetric import load
 from idmetric.cli import train as cli
 from idmetric.evaluate.settings import add_options, from_file, option, values_of
-from idmetric.metric.checkpoints.errors import CheckpointError
+from idmetric.metric.errors import CheckpointError
 from tests import train_parts
 from tests.runner import Runner
 

@@ -21,8 +21,8 @@ from idmetric.data.generate.compose import (
     read_pair,
     scale_mode,
 )
-from idmetric.metric.images.coverage import read_mask
-from idmetric.metric.images.read import ImageReadError
+from idmetric.metric.images import ImageReadError
+from idmetric.metric.masks import read_mask
 
 
 def noise(width: int, height: int, seed: int = 0) -> Image.Image:

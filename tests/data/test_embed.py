@@ -19,12 +19,12 @@ from idmetric.data.manifest.table import Manifest, Row
 from idmetric.evaluate.protocols.common import baselines, scorers
 from idmetric.evaluate.protocols.common.models import open_model
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, bind
-from idmetric.metric.checkpoints.fingerprint import weights_digest
-from idmetric.metric.distance.embedding import Embedding
-from idmetric.metric.images.masks import MaskWarning
-from idmetric.metric.images.read import read_image
-from idmetric.metric.models import preprocessing
-from idmetric.stream.item import Look
+from idmetric.metric import embedder as preprocessing
+from idmetric.metric.embedding import Embedding
+from idmetric.metric.fingerprint import weights_digest
+from idmetric.metric.images import read_image
+from idmetric.metric.masks import MaskWarning
+from idmetric.stream import Look
 from tests.conftest import random_model
 from tests.evaluate.protocols.parts import Near
 

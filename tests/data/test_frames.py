@@ -20,7 +20,7 @@ from idmetric.data.frames.footage import Footage, Frame, open_clip, read_boxes
 from idmetric.data.manifest.table import read
 from idmetric.data.sharpness import blur_score
 from idmetric.matching.video import ClipError
-from idmetric.metric.images.read import ImageReadError
+from idmetric.metric.images import ImageReadError
 from tests.clip_files import mask, number_of, picture, turn_video, write_folder, write_masks, write_video
 
 ALL = Sampling(fps=10, stride=1, annotated=10, parts=5, coverage=(0, 1), blur=0)

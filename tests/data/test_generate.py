@@ -28,7 +28,7 @@ from idmetric.data.generate.wording import read_wording
 from idmetric.data.manifest.split import leaks, split
 from idmetric.data.manifest.table import Manifest, Row, read
 from idmetric.metric.errors import RequestError
-from idmetric.metric.images.read import ImageReadError
+from idmetric.metric.images import ImageReadError
 
 WORDS = read_wording()
 

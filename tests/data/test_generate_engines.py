@@ -22,7 +22,7 @@ from idmetric.data.generate.engine import Engine, Request
 from idmetric.data.generate.engines import ENGINES, open_engine
 from idmetric.data.generate.masks import open_remover
 from idmetric.data.generate.weights import Place, Rejection
-from idmetric.metric.checkpoints.errors import CheckpointError
+from idmetric.metric.errors import CheckpointError
 from tests import diffusion_parts as parts
 from tests.hub_server import COMMIT, HubServer
 
@@ -328,7 +328,7 @@ def test_settings_and_weights_are_checked(folder: Path) -> None:
 
 FETCH = """
 import json, os
-from idmetric.metric.checkpoints.errors import CheckpointError
+from idmetric.metric.errors import CheckpointError
 from idmetric.data.generate.engines import open_engine
 from idmetric.data.generate.weights import Place
 from tests.data.test_generate_engines import request

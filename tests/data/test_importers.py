@@ -18,8 +18,8 @@ from idmetric.data.manifest.check import faults
 from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.split import leaks
 from idmetric.data.manifest.table import Manifest, Row, read
-from idmetric.metric.images.coverage import read_mask
-from idmetric.metric.images.read import read_image
+from idmetric.metric.images import read_image
+from idmetric.metric.masks import read_mask
 from tests.hub_server import COMMIT, HubServer
 from tests.import_parts import encoded, png, put, put_all, refuses
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from idmetric.data.manifest.table import FORMATS, ROLES, SLOTS, Manifest, ManifestError, Row, merge, read
-from idmetric.metric.images.read import ImageReadError
+from idmetric.metric.images import ImageReadError
 
 
 def three(root: Path | str = ".") -> Manifest:

@@ -15,7 +15,7 @@ from idmetric.data.frames.choose import SAMPLINGS
 from idmetric.data.generate.masks import SEGMENTER, Sam
 from idmetric.data.generate.weights import Place
 from idmetric.data.manifest.table import read
-from idmetric.metric.checkpoints.errors import CheckpointError
+from idmetric.metric.errors import CheckpointError
 from tests import diffusion_parts as parts
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")

@@ -19,8 +19,7 @@ from idmetric.gallery import Gallery
 from idmetric.gallery.clusters import identities, near_duplicates
 from idmetric.gallery.linkage import cluster
 from idmetric.gallery.look_files import sharpness
-from idmetric.metric.calibration.apply import Calibration
-from idmetric.metric.calibration.curves import Isotonic
+from idmetric.metric.calibration import Calibration, Isotonic
 from idmetric.scoring.limits import Limit
 from idmetric.scoring.records import Records
 from tests.runner import Runner

@@ -22,11 +22,8 @@ from idmetric.gallery import (
     models_of,
 )
 from idmetric.gallery.clusters import identities, near_duplicates
-from idmetric.metric.calibration.apply import Calibration
-from idmetric.metric.calibration.curves import Isotonic
-from idmetric.stream.keys import content
-from idmetric.stream.shards import ShardError
-from idmetric.stream.store import Store
+from idmetric.metric.calibration import Calibration, Isotonic
+from idmetric.store import ShardError, Store, content
 from tests.conftest import random_model
 
 

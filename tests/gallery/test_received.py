@@ -8,7 +8,7 @@ import pytest
 
 from idmetric import IDSim
 from idmetric.cli.main import main
-from idmetric.stream import shards
+from idmetric.store import _check
 from tests.embed_parts import pictures
 from tests.permissions import permissions_count
 from tests.runner import Runner
@@ -39,7 +39,7 @@ def damage(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
-    shards._check.cache_clear()  # the clock of the file system may not have moved since the file was checked
+    _check.cache_clear()  # the clock of the file system may not have moved since the file was checked
 
 
 def store_of(gallery: Path) -> Path:

@@ -15,7 +15,7 @@ from idmetric.matching.assignment import UNASSIGNED, assigned
 from idmetric.matching.casts import cast_of, read_cast
 from idmetric.matching.clips import Moment
 from idmetric.metric.errors import RequestError
-from idmetric.stream.subjects import embed_subject
+from idmetric.scoring.subjects import embed_subject
 from tests.matching.films import BOXES, film
 from tests.matching.scenes import ANN, REX, STRANGER, references, scene
 

@@ -15,7 +15,7 @@ from idmetric.matching import video
 from idmetric.matching.clips import Clip, sources_of, timeline
 from idmetric.matching.video import ClipError, Video
 from idmetric.metric.errors import RequestError
-from idmetric.metric.images.read import ImageReadError, read_image
+from idmetric.metric.images import ImageReadError, read_image
 from tests.clip_files import number_of, picture, turn_video, write_folder, write_video
 from tests.matching.films import sound
 

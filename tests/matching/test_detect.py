@@ -13,8 +13,7 @@ from torchvision.ops import nms
 
 from idmetric.matching.codes import decode
 from idmetric.matching.detect_models import GroundingDino, Owlv2, Sam3
-from idmetric.metric.checkpoints.errors import CheckpointError
-from idmetric.metric.errors import RequestError
+from idmetric.metric.errors import CheckpointError, RequestError
 from tests.diffusion_parts import grounding_dino
 from tests.matching.detector_parts import owlv2, sam3
 

@@ -23,7 +23,7 @@ from idmetric.matching.detect import Detections, Detector
 from idmetric.matching.detect_patches import PatchDetector, hot_boxes
 from idmetric.matching.detected import DetectedRegions
 from idmetric.metric.errors import RequestError
-from idmetric.stream.subjects import embed_subject
+from idmetric.scoring.subjects import embed_subject
 from tests.fuzz.flips import spread_flips
 from tests.matching.detector_parts import owlv2
 from tests.matching.scenes import ANN, REX, SIDE, panel, references, scene

@@ -13,7 +13,7 @@ from PIL import Image
 from idmetric import Backbone, IDSim
 from idmetric.matching.heatmaps import coverage, heatmaps, layout
 from idmetric.matching.patches import MATCHES, Layout, Match, patch_similarity
-from idmetric.metric.distance.embedding import Embedding
+from idmetric.metric.embedding import Embedding
 
 
 def picture(height: int, width: int, seed: int = 0) -> Image.Image:

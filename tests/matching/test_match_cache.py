@@ -12,10 +12,8 @@ import idmetric
 from idmetric import IDSim
 from idmetric.data.manifest.table import read
 from idmetric.evaluate.protocols.common.pairwise import prepare
-from idmetric.stream.cache import Cache, tallied
-from idmetric.stream.item import Item, Look
-from idmetric.stream.shards import ShardError
-from idmetric.stream.stream import embedded
+from idmetric.store import ShardError
+from idmetric.stream import Cache, Item, Look, embedded, tallied
 from tests.evaluate.protocols.parts import Near
 
 REFERENCE = "examples/images/mug_a.png"

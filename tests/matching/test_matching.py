@@ -18,11 +18,10 @@ from idmetric.matching.consistency import consistency
 from idmetric.matching.encoders import FunctionEncoder, FunctionModel
 from idmetric.matching.matching import Plan, ReadOptions, measured
 from idmetric.matching.request import MatchRequest
-from idmetric.metric.calibration.apply import Calibration
-from idmetric.metric.calibration.curves import Isotonic
+from idmetric.metric.calibration import Calibration, Isotonic
 from idmetric.metric.errors import RequestError
-from idmetric.metric.images.read import ImageReadError
-from idmetric.stream.subjects import embed_subject
+from idmetric.metric.images import ImageReadError
+from idmetric.scoring.subjects import embed_subject
 from tests.conftest import random_model
 from tests.matching.scenes import ANN, REX, SIDE, STRANGER, panel, references, scene
 

@@ -14,7 +14,7 @@ from PIL import Image
 from idmetric.matching.region_files import regions_for
 from idmetric.matching.regions import Cut, Region
 from idmetric.metric.errors import RequestError
-from idmetric.metric.images.kinds import ImageReadError
+from idmetric.metric.images import ImageReadError
 
 PICTURE = Image.fromarray(np.random.default_rng(0).integers(0, 255, (40, 80, 3), np.uint8))  # 80 x 40
 BOX = (10, 5, 50, 35)

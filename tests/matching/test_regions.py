@@ -13,7 +13,7 @@ from PIL import Image
 from idmetric.matching.region_files import regions_for
 from idmetric.matching.regions import Cut, Polygons, Region
 from idmetric.metric.errors import RequestError
-from idmetric.metric.images.read import ImageReadError, read_image
+from idmetric.metric.images import ImageReadError, read_image
 
 PICTURE = Image.fromarray(np.random.default_rng(0).integers(0, 255, (40, 80, 3), np.uint8))  # 80 x 40
 BOX = (10.0, 5.0, 50.0, 35.0)

@@ -15,9 +15,8 @@ import torch
 
 from idmetric import IDSim
 from idmetric.matching import Match, match
-from idmetric.metric.calibration.apply import Calibration, CalibrationError
-from idmetric.metric.calibration.curves import Isotonic
-from idmetric.stream.subjects import embed_subject
+from idmetric.metric.calibration import Calibration, CalibrationError, Isotonic
+from idmetric.scoring.subjects import embed_subject
 from tests.conftest import SMALL, random_model
 from tests.matching.scenes import ANN, REX, STRANGER, references, scene
 

@@ -15,8 +15,8 @@ from PIL import Image
 from idmetric import Clip, IDSim, Region, consistency, match
 from idmetric.matching.video import ClipError
 from idmetric.metric.errors import RequestError
-from idmetric.metric.images.read import ImageReadError
-from idmetric.stream.subjects import embed_subject
+from idmetric.metric.images import ImageReadError
+from idmetric.scoring.subjects import embed_subject
 from tests.clip_files import write_video
 from tests.matching.films import BOXES, LEFT, RIGHT, film, frame
 from tests.matching.scenes import ANN, REX, STRANGER

@@ -20,7 +20,7 @@ from idmetric.data.frames.footage import open_clip
 from idmetric.matching import clips, match
 from idmetric.matching.clips import Clip, sources_of, timeline
 from idmetric.matching.video import ClipError, Video
-from idmetric.metric.images.read import ImageReadError, read_image
+from idmetric.metric.images import ImageReadError, read_image
 from tests.clip_files import number_of, packets_of, picture, set_matrix, write_video
 from tests.matching.films import sound
 

@@ -12,9 +12,9 @@ from PIL import Image
 from torch import Tensor, nn
 
 from idmetric import Embedding, IdentityLoss, IDSim
-from idmetric.metric.distance.matrix import DISTANCES
-from idmetric.metric.models.idsim import IDSimConfig
-from idmetric.metric.models.visid import VisIDEmbed
+from idmetric.metric.distance import DISTANCES
+from idmetric.metric.idsim import IDSimConfig
+from idmetric.metric.visid.visid import VisIDEmbed
 from idmetric.train.visme import small_qwen
 from tests.conftest import random_model
 from tests.train_parts import in_two_processes, launched

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from idmetric.metric.images.small import SIZE
+from idmetric.metric.images import SIZE
 from idmetric.scoring.copies import THRESHOLD, Print, compare, compare_pairs, compare_prints, take_print
 from idmetric.scoring.references import distinct, leave_one_out, originals
 

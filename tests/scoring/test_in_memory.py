@@ -15,7 +15,7 @@ from PIL import Image
 import idmetric
 from idmetric.matching.matching import match
 from idmetric.metric.errors import RequestError
-from idmetric.metric.images.read import ImageReadError
+from idmetric.metric.images import ImageReadError
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,7 @@ from PIL import Image
 import idmetric
 from idmetric import IDSim, ImageReadError, score, score_pairs
 from idmetric.cli.score import main
-from idmetric.metric.calibration.apply import Calibration
-from idmetric.metric.calibration.curves import Isotonic
+from idmetric.metric.calibration import Calibration, Isotonic
 from idmetric.metric.errors import RequestError
 from idmetric.scoring.copy_warnings import GrayWarning
 from idmetric.scoring.limits import Limit

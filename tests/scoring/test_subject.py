@@ -17,12 +17,12 @@ from safetensors.torch import save_file
 from idmetric import IdentityLoss, IDSim, score
 from idmetric.cli.score import main
 from idmetric.metric.errors import RequestError
-from idmetric.metric.files.digest import BLANK, seal
-from idmetric.metric.images.kinds import ImageReadError
+from idmetric.metric.files import BLANK, seal
+from idmetric.metric.images import ImageReadError
 from idmetric.metric.subject import Subject
 from idmetric.scoring.copy_warnings import CopyWarning
 from idmetric.scoring.references import own_limit
-from idmetric.stream.subjects import embed_subject
+from idmetric.scoring.subjects import embed_subject
 from tests.fuzz.flips import spread_flips
 from tests.matching.scenes import ANN, STRANGER, panel, references
 

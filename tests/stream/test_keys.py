@@ -16,9 +16,9 @@ from idmetric import IDSim, load
 from idmetric.data.embed import embed, embed_rows
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.gallery import Gallery, GalleryError
-from idmetric.metric.checkpoints.fingerprint import weights_digest
-from idmetric.metric.images.opening import Named, read_file
-from idmetric.stream.keys import content_key, folder_name
+from idmetric.metric.fingerprint import weights_digest
+from idmetric.metric.images import Named, read_file
+from idmetric.store import content_key, folder_name
 from tests.conftest import random_model
 from tests.embed_parts import pictures
 from tests.metric.checkpoints.test_fingerprint import step
@@ -137,6 +137,6 @@ def test_a_vector_is_of_the_bytes_that_its_key_was_made_of(
         Path(path).write_bytes(second.read_bytes())  # the image changes while it is read
         return data
 
-    monkeypatch.setattr("idmetric.stream.pipeline.read_file", changed_after_reading)
+    monkeypatch.setattr("idmetric.stream.read_file", changed_after_reading)
     found, _ = embed_rows(Manifest.from_rows([Row("a", str(first))]), metric, store=tmp_path / "kept")
     np.testing.assert_allclose(found, expected, atol=1e-6)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from idmetric.stream.pipeline import Input, batches
+from idmetric.stream import Input, batches
 
 
 def read(stored: int = 0) -> object:

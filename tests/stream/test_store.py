@@ -10,15 +10,13 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
-from idmetric.metric.distance.embedding import Embedding
-from idmetric.stream import shards
-from idmetric.stream.shards import ShardError
-from idmetric.stream.store import Store
+from idmetric.metric.embedding import Embedding
+from idmetric.store import ShardError, Store, _check
 from tests.embed_parts import stored
 
 
 def test_a_shard_is_written_once_enough_bytes_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("idmetric.stream.store._SAVE_BYTES", 100)
+    monkeypatch.setattr("idmetric.store._SAVE_BYTES", 100)
     store, counts = Store(tmp_path, patches=True), []
     for k in range(6):  # of 4 * (4 + 2 * 2 + 2) = 40 bytes
         one = Embedding(torch.ones(1, 4), torch.ones(1, 2, 2), (1, 2), torch.ones(1, 2))
@@ -45,7 +43,7 @@ def flip(path: Path, position: int) -> None:
     data = bytearray(path.read_bytes())
     data[position] ^= 0x10
     path.write_bytes(data)
-    shards._check.cache_clear()  # the clock of the file system may not have moved since the file was checked
+    _check.cache_clear()  # the clock of the file system may not have moved since the file was checked
 
 
 @pytest.mark.parametrize("patches", [False, True])
@@ -91,7 +89,7 @@ def test_no_memory_and_failing_disks_are_no_damage(
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr("idmetric.stream.store.safe_open", fail)
+        patch.setattr("idmetric.store.safe_open", fail)
         for use in (lambda: store.vectors(["a"]), lambda: Store(tmp_path)):
             with pytest.raises((ShardError, MemoryError, OSError)) as raised:
                 use()

@@ -19,11 +19,11 @@ from torch import Tensor
 from idmetric import IDSim, load
 from idmetric.cli.train import main
 from idmetric.data.manifest.table import Manifest, Row, read
-from idmetric.metric.checkpoints.errors import CheckpointError
-from idmetric.metric.models import timm_encoders as encoders
-from idmetric.metric.models import tokens as token_features
-from idmetric.metric.models.idsim import IDSimConfig
-from idmetric.metric.models.timm_weights import resample_positions
+from idmetric.metric import timm_models
+from idmetric.metric.errors import CheckpointError
+from idmetric.metric.idsim import IDSimConfig
+from idmetric.metric.timm_models import resample_positions
+from idmetric.metric.tokens import last_tokens
 from idmetric.train import augment, state
 from idmetric.train.batches import TRAINING, VALIDATION, generator
 from idmetric.train.idsim.config import IDSimTraining
@@ -392,8 +392,8 @@ def test_a_backbones_weights_are_those_of_the_file(tmp_path: Path, data: Manifes
     found = recipe(replace(PLAIN, backbone_weights=str(tmp_path / "model.safetensors")), data, lively=False)
     pixels = torch.rand(1, 3, SIDE, SIDE)
     with torch.no_grad():
-        ours, theirs = (token_features.last_tokens(m, pixels)[1] for m in (found.model.backbone, other))
-        new = token_features.last_tokens(recipe(PLAIN, data, lively=False).model.backbone, pixels)[1]
+        ours, theirs = (last_tokens(m, pixels)[1] for m in (found.model.backbone, other))
+        new = last_tokens(recipe(PLAIN, data, lively=False).model.backbone, pixels)[1]
     assert ours.equal(theirs)
     assert not new.allclose(theirs, atol=1e-2)
     assert len(found.settings["weights"]) == 12  # named by their content
@@ -413,7 +413,7 @@ def test_weights_are_fetched_and_never_random_unasked(data: Manifest, monkeypatc
         asked.append((name, hub.revision))
         raise CheckpointError("the network is switched off")
 
-    monkeypatch.setattr("idmetric.metric.models.timm_weights.pretrained_file", fetch)
+    monkeypatch.setattr("idmetric.metric.timm_models.pretrained_file", fetch)
     with pytest.raises(CheckpointError, match=r"switched off.*--backbone-weights PATH"):
         recipe(replace(PLAIN, backbone_weights="", revision="abc"), data)
     assert asked == [(PLAIN.backbone, "abc")]
@@ -421,7 +421,7 @@ def test_weights_are_fetched_and_never_random_unasked(data: Manifest, monkeypatc
 
 def test_dinov2s_positions_are_resampled_as_in_the_release(tmp_path: Path) -> None:
     name, args = "vit_small_patch14_dinov2", {"depth": 1, "embed_dim": 48, "num_heads": 3}
-    whole = encoders.build(name, args=args)  # at 518 pixels
+    whole = timm_models.build(name, args=args)  # at 518 pixels
     torch.nn.init.normal_(whole.pos_embed)  # type: ignore[arg-type]
     save_file(whole.state_dict(), tmp_path / "model.safetensors")
     found = untrained(IDSimConfig(name, 56, 8, backbone_args=args), str(tmp_path / "model.safetensors"), 0)

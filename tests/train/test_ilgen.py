@@ -19,7 +19,7 @@ from torch import Tensor
 from idmetric import Backbone, IDSim, load
 from idmetric.cli.train import main
 from idmetric.data.manifest.table import Manifest, ManifestError, Row, read
-from idmetric.metric.checkpoints.errors import CheckpointError
+from idmetric.metric.errors import CheckpointError
 from idmetric.train import state
 from idmetric.train.ilgen.config import PAPER, SMOKE, ILGenTraining
 from idmetric.train.ilgen.data import classes_of, draw_classes, draw_images, draw_pairs, pass_length

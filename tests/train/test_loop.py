@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from idmetric import load
-from idmetric.metric.files.digest import BLANK, seal
+from idmetric.metric.files import BLANK, seal
 from idmetric.train import run_folder, state
 from idmetric.train.log import truncate
 from idmetric.train.loop import TrainSettings, fit

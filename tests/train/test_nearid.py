@@ -18,8 +18,8 @@ from torch import Tensor
 from idmetric import CheckpointError, NearID, load
 from idmetric.cli.train import main
 from idmetric.data.manifest.table import Manifest, ManifestError, Row, read
-from idmetric.metric.models import timm_encoders
-from idmetric.stream import shards
+from idmetric.metric import timm_models
+from idmetric.store import _check
 from idmetric.train import state
 from idmetric.train.batches import generator
 from idmetric.train.features import FeatureCache, picture_keys, trunk_id
@@ -302,7 +302,7 @@ def test_the_head_alone_trains_and_nothing_else_moves(data: Manifest, tmp_path: 
 
 
 def test_the_head_is_3_6_percent_of_the_full_model() -> None:
-    model = timm_encoders.build("vit_so400m_patch14_siglip_384", image_size=384, empty=True)
+    model = timm_models.build("vit_so400m_patch14_siglip_384", image_size=384, empty=True)
     sizes = {name: p.numel() for name, p in model.named_parameters()}
     head = sum(size for name, size in sizes.items() if name.startswith(("attn_pool.", "fc_norm.", "head.")))
     assert (head, sum(sizes.values())) == (15_238_352, 428_225_600)  # "approximately 15M of roughly 428M", section 4.1
@@ -485,7 +485,7 @@ def test_a_damaged_cache_and_one_that_cannot_be_written_are_reported(tmp_path: P
     cache = cache_of(tmp_path, "c", "flipped")
     [file] = (tmp_path / "flipped").iterdir()
     file.write_bytes(file.read_bytes()[:-1] + b"\0")
-    shards._check.cache_clear()  # the clock of the file system may not have moved since the file was checked
+    _check.cache_clear()  # the clock of the file system may not have moved since the file was checked
     with pytest.raises(TrainError, match=f"{file.name}' is damaged"):
         cache.get("c")
     (tmp_path / "blocked").write_text("a file, no folder")
@@ -542,7 +542,7 @@ def test_weights_are_never_random_unasked(data: Manifest, tmp_path: Path, monkey
 
 
 def test_a_model_without_attention_pooling_is_refused(tmp_path: Path) -> None:
-    other = timm_encoders.build("vit_tiny_patch16_224", image_size=224)
+    other = timm_models.build("vit_tiny_patch16_224", image_size=224)
     save_file({k: v.contiguous() for k, v in other.state_dict().items()}, tmp_path / "other.safetensors")
     with pytest.raises(CheckpointError, match="attention pooling"):
         siglip.start(NearIDTraining("vit_tiny_patch16_224", str(tmp_path / "other.safetensors")))

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from idmetric import ImageReadError
 from idmetric.data.manifest.table import Manifest, Row, read
-from idmetric.metric.models.embedder import Embedder
+from idmetric.metric.embedder import Embedder
 from idmetric.train.processes import Processes
 from idmetric.train.state import TrainError
 from idmetric.train.validate import validation

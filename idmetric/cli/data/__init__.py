@@ -12,8 +12,8 @@ from pathlib import Path
 
 from idmetric.cli.command import Parser, codes, ended, files_among, fixable, refuse_inputs, warnings_as_lines
 from idmetric.data.importers import KINDS
-from idmetric.metric.files.folders import walk
-from idmetric.metric.files.hints import need
+from idmetric.metric.files import need
+from idmetric.metric.paths import walk
 
 # command -> the line that describes it; each is a module here with add_arguments(parser) and run(args) -> int
 COMMANDS = {

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from idmetric.cli import options
 from idmetric.cli.command import say
-from idmetric.metric.files.progress import Progress
-from idmetric.metric.files.tables import first_few
+from idmetric.metric.files import Progress
+from idmetric.metric.tables import first_few
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
@@ -39,11 +39,11 @@ def add_on_error(parser: ArgumentParser) -> None:
 def check_output(path: Path) -> None:
     """Check before the work that a manifest can be written there."""
     from idmetric.data.manifest.table import FORMATS
-    from idmetric.metric.files.output import check
+    from idmetric.metric.files import check_writable
 
     if path.suffix.lower() not in FORMATS:
         raise ValueError(f"{path}: a manifest ends in {', '.join(FORMATS)}")
-    check(path, parents=True)
+    check_writable(path, parents=True)
 
 
 def of_splits(manifest: Manifest, args: Namespace) -> Manifest:

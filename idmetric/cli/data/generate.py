@@ -355,7 +355,7 @@ def _categories(args: Namespace, domain: str, words: Wording) -> list[str]:
     from idmetric.data.curate.recipes import ILGEN
     from idmetric.data.generate.categories import Chat, ask_categories, read_categories
     from idmetric.metric.errors import RequestError
-    from idmetric.metric.files.output import replacing
+    from idmetric.metric.files import replacing
 
     path: Path = args.categories
     if path.exists() or not args.ask:

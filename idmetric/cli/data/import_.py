@@ -23,7 +23,7 @@ from idmetric.cli.command import status_of
 from idmetric.cli.data import common
 from idmetric.cli.options import positive
 from idmetric.data.importers import KINDS
-from idmetric.metric.images.paths import matches
+from idmetric.metric.paths import matches
 
 
 def add_arguments(parser: ArgumentParser) -> None:

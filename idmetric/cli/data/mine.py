@@ -33,7 +33,7 @@ from idmetric.cli.data.common import (
     save,
 )
 from idmetric.cli.options import natural, positive
-from idmetric.metric.files.progress import Progress
+from idmetric.metric.files import Progress
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -108,7 +108,7 @@ def _mine(args: Namespace) -> int:
     from idmetric.data.embed import embed_rows
     from idmetric.data.manifest.lineage import lineages
     from idmetric.data.manifest.table import read
-    from idmetric.metric.models.load import load
+    from idmetric.metric.load import load
 
     # the rows to embed, with the texts that models of images and texts see
     manifest = read(args.manifest)

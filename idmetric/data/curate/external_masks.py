@@ -19,14 +19,10 @@ from PIL import Image
 
 from idmetric.data.manifest.table import Manifest, ManifestError
 from idmetric.metric.errors import RequestError
-from idmetric.metric.files import StrPath
-from idmetric.metric.files.folders import walk
-from idmetric.metric.files.output import replacing
-from idmetric.metric.images.coverage import read_mask
-from idmetric.metric.images.kinds import ImageReadError
-from idmetric.metric.images.masks import MaskId
-from idmetric.metric.images.paths import absent_mask, is_image, masks_of
-from idmetric.metric.images.read import read_image
+from idmetric.metric.files import StrPath, replacing
+from idmetric.metric.images import ImageReadError, read_image
+from idmetric.metric.masks import MaskId, read_mask
+from idmetric.metric.paths import absent_mask, is_image, masks_of, walk
 
 Progress = Callable[[Iterable[Any], int, str], Iterable[Any]]
 

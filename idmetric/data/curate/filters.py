@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from idmetric.data.manifest.lineage import followers, without_orphans
 from idmetric.data.manifest.table import COLUMNS, Manifest
-from idmetric.metric.files import json_file
+from idmetric.metric.files import read_json_file
 
 Where = Mapping[str, Any]  # column -> value, or a list of values
 
@@ -193,7 +193,7 @@ def _plain(value: Any) -> str | None:
 def read_rules(path: str | os.PathLike[str]) -> tuple[Rule, ...]:
     """The rules of a filter file."""
     try:
-        entries = json_file.read(path)
+        entries = read_json_file(path)
     except ValueError as error:  # of JSON or UTF-8
         raise ValueError(f"{path}: not readable as JSON: {error}") from error
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):

@@ -17,7 +17,7 @@ from idmetric.data.curate.balance import hashed
 from idmetric.data.manifest.lineage import has_image, image_keys, lineages, with_parents_found
 from idmetric.data.manifest.table import Manifest
 from idmetric.data.nearest import Neighbors, nearest_other
-from idmetric.metric.distance.ties import comparable
+from idmetric.metric.ties import comparable
 
 Progress = Callable[[int, int], None]
 Key = tuple[str | None, str]  # image and text

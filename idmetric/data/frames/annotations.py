@@ -15,7 +15,7 @@ from pathlib import Path
 from idmetric.data.frames.clips import AnnotatedClip, Codes, read_text
 from idmetric.matching.region_coco import read_videos
 from idmetric.matching.video import ClipError
-from idmetric.metric.files import json_file
+from idmetric.metric.files import read_json_file
 
 Categories = dict[tuple[str, int], str]  # (clip, object) -> category
 
@@ -25,7 +25,7 @@ def with_codes(clips: Sequence[AnnotatedClip], path: Path) -> tuple[list[Annotat
     masks: dict[str, Codes] = {}
     categories: Categories = {}
     try:
-        for video in read_videos(str(path), json_file.read(path)):
+        for video in read_videos(str(path), read_json_file(path)):
             files = [Path(name) for name in video.files]
             clip = files[0].parent.as_posix()
             masks[clip] = {file.stem: {} for file in files}

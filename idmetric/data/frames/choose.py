@@ -22,7 +22,7 @@ from PIL import Image
 
 from idmetric.data.frames.footage import Footage, Frame, FrameObject
 from idmetric.data.sharpness import blur_score
-from idmetric.metric.images.read import ImageReadError
+from idmetric.metric.images import ImageReadError
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from idmetric.matching.video import ClipError
-from idmetric.metric.files import StrPath, json_file
-from idmetric.metric.files.folders import walk
-from idmetric.metric.images.paths import VIDEO_ENDINGS
+from idmetric.metric import files
+from idmetric.metric.files import StrPath
+from idmetric.metric.paths import VIDEO_ENDINGS, walk
 
 IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")  # fewer than elsewhere: a GIF is a preview
 INNER = ("img", "rgb_video")  # the folder and the video that their parent names, in LaSOT and uCO3D
@@ -85,7 +85,7 @@ def is_image(path: Path) -> bool:
 def read_text(path: Path) -> str:
     """The text of a file that comes with a clip."""
     try:
-        return json_file.read_text(path)
+        return files.read_text(path)
     except ValueError as error:
         raise ClipError(f"{path}: {error}") from error
 

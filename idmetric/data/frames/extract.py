@@ -31,7 +31,7 @@ from idmetric.data.frames.footage import open_clip
 from idmetric.data.generate.masks import Sam
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.matching.video import ClipError
-from idmetric.metric.files import StrPath, json_file
+from idmetric.metric.files import StrPath, read_json_file
 
 RECORD = "clip.json"  # in the folder of a finished clip
 FREE = ("frame", "time", "blur", "coverage")  # columns x_... of the manifest
@@ -100,7 +100,7 @@ def finished(clip: AnnotatedClip, folder: Path, extraction: Extraction) -> Recor
     """
     path = folder / folder_name(clip.name) / RECORD
     try:
-        record: Record = json_file.read(path)
+        record: Record = read_json_file(path)
         settings = dict(record["settings"])
     except (FileNotFoundError, ValueError, TypeError, KeyError):  # not there, or damaged
         return None

@@ -25,11 +25,10 @@ from PIL import Image
 from idmetric.data.frames.clips import BOXES, AnnotatedClip, Box, is_image, read_text
 from idmetric.matching.codes import decode
 from idmetric.matching.video import ClipError, Video
-from idmetric.metric.files.folders import matching
-from idmetric.metric.files.tables import text_lines
-from idmetric.metric.images.coverage import read_mask
-from idmetric.metric.images.paths import natural
-from idmetric.metric.images.read import ImageReadError, read_image
+from idmetric.metric.images import ImageReadError, read_image
+from idmetric.metric.masks import read_mask
+from idmetric.metric.paths import matching, natural
+from idmetric.metric.tables import text_lines
 
 if TYPE_CHECKING:
     from idmetric.data.generate.masks import Sam

@@ -10,8 +10,8 @@ from typing import Any
 
 from idmetric.data.chat import open_client, reason_of
 from idmetric.metric.errors import RequestError
-from idmetric.metric.files import StrPath, json_file
-from idmetric.metric.files.tables import text_lines
+from idmetric.metric.files import StrPath, read_text
+from idmetric.metric.tables import text_lines
 
 _MARKER = re.compile(r"^\s*(?:[-*•–]|\(?\d+[.):])\s+")  # of a list's item
 _LONGEST = 80  # letters of a category; longer lines cannot be names
@@ -21,7 +21,7 @@ _ANSWERS = 20  # that are asked for at most
 def read_categories(path: StrPath) -> list[str]:
     """The categories of a text file, one on each line; blank lines, comments (#) and repetitions are ignored."""
     try:
-        lines = text_lines(json_file.read_text(path))
+        lines = text_lines(read_text(path))
     except (OSError, ValueError) as error:
         raise RequestError(f"{path}: not readable as text: {error}") from error
     names = [" ".join(line.split()) for line in lines]

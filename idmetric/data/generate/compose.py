@@ -15,8 +15,8 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from PIL import Image
 
-from idmetric.metric.images.coverage import read_mask
-from idmetric.metric.images.read import ImageLike, ImageReadError, describe, read_image
+from idmetric.metric.images import ImageLike, ImageReadError, describe, read_image
+from idmetric.metric.masks import read_mask
 
 Mode = Literal["small", "large"]
 Parameters = dict[str, Any]  # JSON values by name

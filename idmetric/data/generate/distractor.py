@@ -12,7 +12,7 @@ from idmetric.data.generate.jobs import GenerateTask, Job, Made, edit_jobs, read
 from idmetric.data.generate.weights import Rejection
 from idmetric.data.generate.wording import Wording
 from idmetric.data.manifest.table import Manifest
-from idmetric.metric.images.read import ImageReadError
+from idmetric.metric.images import ImageReadError
 
 _LONGEST_RATIO = 8  # of sides; engines fail on longer strips
 

@@ -14,8 +14,8 @@ from PIL import Image
 from idmetric.data.generate.engine import Engine, Inpainter, Request
 from idmetric.data.generate.iclight import ICLight
 from idmetric.data.generate.weights import AUTO, NO_CHECKER, Options, Place, Repository, load_model, load_tensors
-from idmetric.metric.checkpoints.errors import CheckpointError
-from idmetric.metric.files.hints import need
+from idmetric.metric.errors import CheckpointError
+from idmetric.metric.files import need
 
 _FLUX_DEV = "FLUX.1 [dev] Non-Commercial License"
 _LIGHTNING = "lightx2v/Qwen-Image-Lightning"

@@ -26,10 +26,9 @@ from idmetric.data.generate.weights import Rejection, Weighted
 from idmetric.data.generate.wording import Wording
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.metric.errors import RequestError
-from idmetric.metric.files import StrPath, json_file
-from idmetric.metric.files.output import replacing
-from idmetric.metric.files.tables import first_few
-from idmetric.metric.images.read import ImageReadError
+from idmetric.metric.files import StrPath, read_json_file, replacing
+from idmetric.metric.images import ImageReadError
+from idmetric.metric.tables import first_few
 
 Progress = Callable[[Iterable[Any], int, str], Iterable[Any]]  # (items, total, name) -> items, with progress shown
 _FLAT = 3  # flat images at the start that end a run: the prompt is not the cause
@@ -199,7 +198,7 @@ def _provenance(models: Sequence[Weighted]) -> Parameters:
 def _entry(root: Path, job: Job) -> Parameters | None:
     """A finished job's row, or the reason why its image was rejected; None if the job isn't finished."""
     try:
-        entry: Parameters = json_file.read(root / f"{job.name}.json")
+        entry: Parameters = read_json_file(root / f"{job.name}.json")
     except (OSError, ValueError):
         return None
     row = entry.get("row", {})

@@ -27,9 +27,8 @@ from idmetric.data.generate.weights import Rejection, Repository, Weighted
 from idmetric.data.manifest.table import Manifest
 from idmetric.matching.detect_models import Sam2
 from idmetric.matching.regions import Box
-from idmetric.metric.files.hints import need
-from idmetric.metric.files.output import replacing
-from idmetric.metric.images.read import ImageReadError
+from idmetric.metric.files import need, replacing
+from idmetric.metric.images import ImageReadError
 
 SEGMENTER = Repository("facebook/sam2.1-hiera-large", "apache-2.0")
 Pixels = NDArray[np.float64]  # (..., 3)

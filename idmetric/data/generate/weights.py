@@ -12,14 +12,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from idmetric.metric.checkpoints.errors import CheckpointError
-from idmetric.metric.checkpoints.fetch_folder import fetch_folder
-from idmetric.metric.checkpoints.folder import Files
-from idmetric.metric.checkpoints.hub import cached_file, fetch
-from idmetric.metric.checkpoints.revision import Hub
-from idmetric.metric.errors import RequestError
-from idmetric.metric.files.folders import matching
-from idmetric.metric.files.typed import accept, from_text
+from idmetric.metric.checkpoints.resolve import Files, Hub, cached_file, fetch, fetch_folder
+from idmetric.metric.errors import CheckpointError, RequestError
+from idmetric.metric.files import accept, from_text
+from idmetric.metric.paths import matching
 
 Options = dict[str, Any]  # settings, or arguments of a pipeline, by name
 
@@ -119,7 +115,7 @@ class Place:
     def torch_device(self) -> Any:
         import torch
 
-        from idmetric.metric.models.devices import auto_device
+        from idmetric.metric.embedder import auto_device
 
         return torch.device(self.device) if self.device else auto_device()
 

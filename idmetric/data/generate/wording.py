@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from idmetric.metric.errors import RequestError
-from idmetric.metric.files import StrPath, json_file
+from idmetric.metric.files import StrPath, read_json_file
 
 FOLDER = Path(__file__).parent / "prompts"
 SLOTS = {  # of a template or question
@@ -134,7 +134,7 @@ def _key(category: str) -> str:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        value = json_file.read(path)
+        value = read_json_file(path)
     except (OSError, ValueError) as error:
         raise RequestError(f"{path}: not readable as JSON: {error}") from error
     if not isinstance(value, dict):

@@ -24,8 +24,8 @@ from idmetric.data.manifest.split_words import split_word
 from idmetric.data.manifest.table import Row
 from idmetric.matching.annotations import outline_of
 from idmetric.matching.codes import Polygons
-from idmetric.metric.files.folders import matching
-from idmetric.metric.images.opening import open_file
+from idmetric.metric.images import open_file
+from idmetric.metric.paths import matching
 
 
 def rows(job: ImportJob) -> Iterator[Row]:

@@ -22,10 +22,9 @@ from idmetric.data.importers.run import Columns, ImportJob
 from idmetric.data.importers.source import read_json
 from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.table import Row
-from idmetric.metric.files import json_file
-from idmetric.metric.files.folders import matching
-from idmetric.metric.files.tables import text_lines
-from idmetric.metric.images.paths import is_image
+from idmetric.metric.files import read_text
+from idmetric.metric.paths import is_image, matching
+from idmetric.metric.tables import text_lines
 
 _LIVE = ("animal", "human")
 _SAMPLE = re.compile(r"(?P<collection>[a-z_]+?_\d+)(_.*)?/(?P<prompt>\d+)_(?P<number>\d+)\.\w+")
@@ -64,7 +63,7 @@ def _references(job: ImportJob, root: Path) -> Iterator[Row]:
         columns: Columns = {"split": "test", "domain": category}
         file = root / "captions" / picture.path.with_suffix(".txt")
         if file.is_file():
-            captions = text_lines(json_file.read_text(file))
+            captions = text_lines(read_text(file))
             columns |= {"category": next(iter(captions), None), "parameters": {"prompts": captions[1:]}}
         yield job.row(collection, collection, folder / picture.path, **columns)
 

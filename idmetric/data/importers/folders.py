@@ -19,8 +19,8 @@ from idmetric.data.importers.run import ImportJob
 from idmetric.data.importers.split_folders import split_level
 from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.table import Row
-from idmetric.metric.files.tables import first_few
-from idmetric.metric.images.paths import IMAGE_ENDINGS, images_below
+from idmetric.metric.paths import IMAGE_ENDINGS, images_below
+from idmetric.metric.tables import first_few
 
 _MASKS = re.compile("(^|_)masks$", re.IGNORECASE)  # what names of folders of masks have in addition
 _SCENE = re.compile(r"((in[ _-]?the[ _-]?)?wild|(in[ _-]?)?studio|light(ing|s)?|illumination|poses?|scenes?)[ _-]?\d*")

@@ -24,10 +24,9 @@ from idmetric.data.importers.run import Columns, ImportJob
 from idmetric.data.importers.source import read_json
 from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.table import Row
-from idmetric.metric.files import json_file
-from idmetric.metric.files.folders import walk
-from idmetric.metric.files.tables import number_of, read_cells
-from idmetric.metric.images.paths import is_image
+from idmetric.metric.files import read_bytes
+from idmetric.metric.paths import is_image, walk
+from idmetric.metric.tables import number_of, read_cells
 
 SPLITS = {"query": "query", "pos": "gallery"}
 LISTS = {"query": "image_query_ids.txt", "pos": "positive_ids.txt"}
@@ -92,7 +91,7 @@ def _listed(root: Path) -> dict[str, dict[str, Columns]]:
         files = [folder / "image_ids" / list_name for folder in (root.absolute().parent, root)]
         for file in filter(Path.is_file, files):
             listed[kind] = {}
-            for row in read_cells(json_file.read_bytes(file)):
+            for row in read_cells(read_bytes(file)):
                 name, *values = row.cells
                 columns: Columns = {}
                 if kind == "pos":

@@ -9,8 +9,7 @@ from typing import Any
 from PIL import Image
 
 from idmetric.data.manifest.errors import ManifestError
-from idmetric.metric.images.kinds import is_stored_image
-from idmetric.metric.images.opening import open_file
+from idmetric.metric.images import is_stored_image, open_file
 
 _ENDINGS = {"JPEG": ".jpg", "PNG": ".png", "WEBP": ".webp", "GIF": ".gif", "BMP": ".bmp", "TIFF": ".tif", "MPO": ".jpg"}
 

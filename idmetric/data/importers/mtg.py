@@ -13,8 +13,8 @@ import torch
 
 from idmetric.data.importers.run import Columns, ImportJob, Record
 from idmetric.data.manifest.table import Row
-from idmetric.metric.images.coverage import read_mask
-from idmetric.metric.images.read import ImageReadError
+from idmetric.metric.images import ImageReadError
+from idmetric.metric.masks import read_mask
 
 ENGINE = "SDXL"  # "part-level inpaintings from a single source (SDXL)" (NearID, section 3.3)
 VIEWS = (1, 2)

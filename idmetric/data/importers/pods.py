@@ -18,7 +18,7 @@ from idmetric.data.importers.source import read_json
 from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.split_words import split_name
 from idmetric.data.manifest.table import Row
-from idmetric.metric.files.folders import matching
+from idmetric.metric.paths import matching
 
 PARTS = ("train", "test", "test_dense")
 

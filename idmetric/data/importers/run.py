@@ -20,11 +20,9 @@ from idmetric.data.importers.source import Shard, Source, open_source
 from idmetric.data.manifest.check import Progress
 from idmetric.data.manifest.schema import COLUMNS, ManifestError, text_of
 from idmetric.data.manifest.table import Manifest, Row, warn_of_twins
-from idmetric.metric.files import StrPath, json_file
-from idmetric.metric.files.output import replacing
-from idmetric.metric.files.tables import first_few, number_of
-from idmetric.metric.files.typed import shown
-from idmetric.metric.images.paths import matches, pattern_folder
+from idmetric.metric.files import StrPath, parse_json, replacing, shown
+from idmetric.metric.paths import matches, pattern_folder
+from idmetric.metric.tables import first_few, number_of
 
 Columns = dict[str, Any]  # of a row
 
@@ -72,7 +70,7 @@ class Record:
         values = cell
         if isinstance(cell, str) and cell.startswith("["):
             with suppress(ValueError):
-                values = json_file.parse(cell)
+                values = parse_json(cell)
         if values is None:
             return []
         if not isinstance(values, list):

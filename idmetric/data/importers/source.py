@@ -21,10 +21,9 @@ from typing import Any
 
 from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.split_words import split_word
-from idmetric.metric.files import StrPath, json_file
-from idmetric.metric.files.folders import walk
-from idmetric.metric.files.tables import column_names, read_table
-from idmetric.metric.images.paths import is_address, matches, pattern_folder, with_slashes
+from idmetric.metric.files import StrPath, parse_json, read_json_file
+from idmetric.metric.paths import is_address, matches, pattern_folder, walk, with_slashes
+from idmetric.metric.tables import column_names, read_table
 
 ENDINGS = (".parquet", ".arrow", ".csv", ".tsv", ".jsonl")
 _LISTS = ".txt"  # a table only where it is named: SOP's Ebay_train.txt, with spaces between its columns
@@ -266,7 +265,7 @@ def _split_of(name: Path) -> str | None:
 def read_json(path: Path, kind: type = object) -> Any:
     """The content of a JSON file that comes with a dataset; ManifestError for another kind than list or dict."""
     try:
-        value = json_file.read(path)
+        value = read_json_file(path)
     except (OSError, ValueError) as error:
         raise ManifestError(f"{path}: not readable as JSON: {error}") from error
     if not isinstance(value, kind):
@@ -320,7 +319,7 @@ def _opened(path: Path, spellings: frozenset[str]) -> tuple[list[str], int, Iter
 
 def _with_labels(batches: Iterable[Any], schema: Any) -> Iterator[dict[str, Any]]:
     """The rows of an Arrow table; labels that the Hub stores as numbers are names."""
-    description = json_file.parse((schema.metadata or {}).get(b"huggingface", b"{}"))
+    description = parse_json((schema.metadata or {}).get(b"huggingface", b"{}"))
     features = description.get("info", {}).get("features") or {}
     labels = {}
     for name, feature in features.items():

@@ -24,8 +24,7 @@ from idmetric.data.importers.run import ImportJob
 from idmetric.data.importers.source import locate, read_json
 from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.table import Row
-from idmetric.metric.images.kinds import ImageReadError
-from idmetric.metric.images.opening import open_image
+from idmetric.metric.images import ImageReadError, open_image
 
 _TABLE = "metadata.json"
 

@@ -18,8 +18,8 @@ from idmetric.data.importers.images import png
 from idmetric.data.importers.run import ImportJob
 from idmetric.data.manifest.table import Row
 from idmetric.matching.annotations import box_by_size
-from idmetric.metric.files import json_file
-from idmetric.metric.images.read import read_image
+from idmetric.metric.files import parse_json
+from idmetric.metric.images import read_image
 
 _USED = ("identity", "path", "dataset", "species", "split", "bbox")
 _FREE = ("date", "orientation")  # for columns of their own
@@ -62,7 +62,7 @@ def _cut(photo: Path, box: str | None) -> bytes | str:
     if box is None:
         return str(photo.absolute())
     try:
-        left, top, right, bottom = map(round, box_by_size(json_file.parse(box)))
+        left, top, right, bottom = map(round, box_by_size(parse_json(box)))
     except ValueError as error:
         raise ValueError(f"bbox {box[:60]} is not [x, y, width, height]") from error
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from idmetric.metric.files.lazy import lazy
+from idmetric.metric.lazy import lazy
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest, merge, read

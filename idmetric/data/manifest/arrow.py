@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from idmetric.metric.files.hints import MissingExtraError, install
+from idmetric.metric.files import MissingExtraError, install
 
 try:
     import pyarrow as pa

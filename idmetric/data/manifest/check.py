@@ -15,10 +15,9 @@ from PIL import Image
 from torch import Tensor
 
 from idmetric.data.manifest.table import PATHS, Manifest
-from idmetric.metric.images.coverage import read_mask, same_shape
-from idmetric.metric.images.kinds import stored_orientation
-from idmetric.metric.images.read import ImageReadError, read_image
-from idmetric.stream.pipeline import threads
+from idmetric.metric.images import ImageReadError, read_image, stored_orientation
+from idmetric.metric.masks import read_mask, same_shape
+from idmetric.stream import threads
 
 Progress = Callable[[Iterable[Any], int | None, str], Iterable[Any]]
 

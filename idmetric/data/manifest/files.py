@@ -9,9 +9,9 @@ from typing import Any
 
 from idmetric.data.manifest.arrow import csv, pa, parquet
 from idmetric.data.manifest.schema import COLUMNS, PATHS, SCHEMA, ManifestError, array_of, plain
-from idmetric.metric.files import tables
-from idmetric.metric.files.output import refuse_irregular, replacing
-from idmetric.metric.images.paths import with_slashes
+from idmetric.metric import tables
+from idmetric.metric.files import refuse_irregular, replacing
+from idmetric.metric.paths import with_slashes
 
 FORMATS = (".parquet", ".csv", ".jsonl")
 CHUNK = 4096  # rows held as objects at once

@@ -17,9 +17,9 @@ import numpy as np
 from idmetric.data.manifest.arrow import compute, pa
 from idmetric.data.manifest.errors import ManifestError as ManifestError  # part of this module
 from idmetric.data.manifest.split_words import split_name
-from idmetric.metric.files.tables import first_few, number_of
-from idmetric.metric.files.typed import shown
-from idmetric.metric.images.paths import is_address
+from idmetric.metric.files import shown
+from idmetric.metric.paths import is_address
+from idmetric.metric.tables import first_few, number_of
 
 ROLES = ("real", "context-edit", "identity-edit", "distractor", "part-edit")
 TEXT_SLOTS = ("query", "positive", "negative", "candidate")  # of rows that may be a text without an image
@@ -40,7 +40,7 @@ class Row:
         split: such as train, val, test.
         domain: such as animals, products.
         category: such as dog, mug.
-        mask, mask_bytes: mask of the object, see `idmetric.metric.images.coverage`.
+        mask, mask_bytes: mask of the object, see `idmetric.metric.masks`.
         part_mask, part_mask_bytes: mask of its edited part.
         role: one of `ROLES`: real (a photo or a rendering), context-edit (the parent's identity in another context),
             identity-edit and distractor (another identity in the parent's context), part-edit (a part is changed).

@@ -42,7 +42,7 @@ from idmetric.data.manifest.schema import (
 from idmetric.data.manifest.split_words import split_name
 from idmetric.data.manifest.twins import twins_note
 from idmetric.metric.files import StrPath
-from idmetric.metric.files.tables import first_few
+from idmetric.metric.tables import first_few
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -175,7 +175,7 @@ class Manifest:
         Raises:
             idmetric.ImageReadError: naming the file, if it cannot be read, or the row, if it is a text alone.
         """
-        from idmetric.metric.images.read import ImageReadError, read_image
+        from idmetric.metric.images import ImageReadError, read_image
 
         source = self.source(index)
         if source is None:
@@ -184,7 +184,7 @@ class Manifest:
 
     def mask(self, index: int, size: tuple[int, int] | None = None, column: str = "mask") -> Tensor | None:
         """The mask of a row, (H, W) coverage in [0, 1], scaled to `size` (height, width); None if it is empty."""
-        from idmetric.metric.images.coverage import read_mask
+        from idmetric.metric.masks import read_mask
 
         source = self.source(index, column)
         return None if source is None else read_mask(source, size)

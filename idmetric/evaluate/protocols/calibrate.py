@@ -29,13 +29,13 @@ from idmetric.evaluate.settings import Checked, option
 from idmetric.evaluate.statistics.calibration.fitting import fit, held_out
 from idmetric.evaluate.statistics.calibration.quality import expected_calibration_error
 from idmetric.evaluate.statistics.calibration.thresholds import accepted, threshold_at_false_accept
-from idmetric.metric.calibration.apply import Calibration
-from idmetric.metric.files.hints import need
+from idmetric.metric.calibration import Calibration
+from idmetric.metric.files import need
 from idmetric.version import __version__
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
-    from idmetric.metric.models.embedder import Embedder
+    from idmetric.metric.embedder import Embedder
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def check_models(models: Models) -> dict[str, Embedder]:
     Raises:
         ValueError: naming the model.
     """
-    from idmetric.metric.models.embedder import Embedder
+    from idmetric.metric.embedder import Embedder
 
     embedders = {}
     for name, metric in models.items():

@@ -36,7 +36,7 @@ from idmetric.evaluate.protocols.common.table_columns import Column
 from idmetric.evaluate.protocols.idsim.plan import BENCHMARKS, BenchmarkPlan, members, plans
 from idmetric.evaluate.settings import Checked, option
 from idmetric.evaluate.statistics.ranking import average_precision, ndcg, precision_at_1, roc_auc
-from idmetric.metric.distance.ties import comparable
+from idmetric.metric.ties import comparable
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest

@@ -29,7 +29,7 @@ from idmetric.evaluate.protocols.common.ranked import Search
 from idmetric.evaluate.protocols.common.result import Result
 from idmetric.evaluate.protocols.common.scorers import Bound, EvalSettings, Model, Models, bind
 from idmetric.evaluate.settings import Checked, option
-from idmetric.metric.models.visid_config import TASKS
+from idmetric.metric.visid.config import TASKS
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest

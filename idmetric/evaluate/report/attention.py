@@ -17,10 +17,10 @@ from torch import Tensor
 
 from idmetric.matching.heatmaps import layout, pictures_of
 from idmetric.matching.regions import size_of
-from idmetric.metric.distance.embedding import Embedding
-from idmetric.metric.images.kinds import Picture
-from idmetric.metric.images.masks import Images
-from idmetric.metric.models.embedder import Embedder
+from idmetric.metric.embedder import Embedder
+from idmetric.metric.embedding import Embedding
+from idmetric.metric.images import Picture
+from idmetric.metric.masks import Images
 
 
 def attention_maps(metric: Embedder, images: Images, *, head: int | None = None) -> list[Tensor]:

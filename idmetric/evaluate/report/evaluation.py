@@ -31,7 +31,7 @@ from idmetric.evaluate.protocols.common.result import (
 from idmetric.evaluate.report.page_pictures import PagePictures
 from idmetric.evaluate.report.render import render
 from idmetric.evaluate.report.verdict import verdict
-from idmetric.metric.distance.ties import comparable
+from idmetric.metric.ties import comparable
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest

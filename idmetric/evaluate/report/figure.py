@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from idmetric.metric.files import StrPath
-from idmetric.metric.files.hints import need
-from idmetric.metric.files.output import replacing
+from idmetric.metric.files import StrPath, need, replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

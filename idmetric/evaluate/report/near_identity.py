@@ -16,13 +16,11 @@ from idmetric.data.manifest.lineage import VIEW_ROLES, parent_rows
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.report.attention import attention_maps
 from idmetric.evaluate.report.figure import new_figure, save_figure
-from idmetric.metric.files import StrPath
-from idmetric.metric.files.hints import need
+from idmetric.metric.embedder import Embedder
+from idmetric.metric.files import StrPath, need
 from idmetric.metric.heatmap import overlay
-from idmetric.metric.images.kinds import ImageLike
-from idmetric.metric.images.read import read_image
-from idmetric.metric.models.embedder import Embedder
-from idmetric.stream.stream import embedding_of, items_of_images
+from idmetric.metric.images import ImageLike, read_image
+from idmetric.stream import embedding_of, items_of_images
 
 IDENTITIES = 7  # NearID, Fig. 5
 _NEAR_ROLES = ("distractor", "identity-edit", "part-edit")  # drawn as crosses: part-edits are other identities too

@@ -6,10 +6,9 @@ from contextlib import suppress
 
 from PIL import Image
 
-from idmetric.metric.images.kinds import ImageReadError
-from idmetric.metric.images.read import read_image
+from idmetric.metric.images import ImageReadError, read_image
 from idmetric.page import room, thumbnail
-from idmetric.stream.item import Item
+from idmetric.stream import Item
 
 _LARGEST = 12_000  # bytes of a picture, at most
 _MOST = 2_000  # images whose pictures are kept; further ones are read again if the page shows them

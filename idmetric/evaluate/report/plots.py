@@ -31,9 +31,8 @@ from idmetric.evaluate.report.figure import new_figure, save_figure
 from idmetric.evaluate.statistics.checks import Truths
 from idmetric.evaluate.statistics.ranking import roc_auc
 from idmetric.evaluate.statistics.sensitivity import trend
-from idmetric.metric.distance.ties import comparable
-from idmetric.metric.files import StrPath
-from idmetric.metric.files.hints import need
+from idmetric.metric.files import StrPath, need
+from idmetric.metric.ties import comparable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from idmetric.metric.files import json_file
-from idmetric.metric.files.hints import need
+from idmetric.metric.files import json_text, need
 from idmetric.version import __version__
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ def render(name: str, scripts: Sequence[str], **values: Any) -> str:
     )
     environment.filters |= {"breaking": _breaking, "number": number}
     environment.policies |= {
-        "json.dumps_function": json_file.text,
+        "json.dumps_function": json_text,
         "json.dumps_kwargs": {"separators": (",", ":")},
     }
     style, _, _ = loader.get_source(environment, "style.css")

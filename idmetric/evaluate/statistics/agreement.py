@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from idmetric.evaluate.statistics.checks import paired
-from idmetric.metric.distance.ties import comparable, numbers
-from idmetric.metric.files.hints import need
+from idmetric.metric.files import need
+from idmetric.metric.ties import comparable, numbers
 
 
 def pearson(x: ArrayLike, y: ArrayLike, *, constant: float | None = None) -> float:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from idmetric.metric.files.hints import need
+from idmetric.metric.files import need
 
 Rows = NDArray[np.int64]
 FEW = 20  # identities, up to which intervals are Student's

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from idmetric.metric.distance.ties import STEP, Numbers, comparable, numbers
+from idmetric.metric.ties import STEP, Numbers, comparable, numbers
 
 Truths = NDArray[np.bool_]
 

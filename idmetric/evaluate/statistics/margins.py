@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.evaluate.statistics.agreement import fisher_mean, pearson
-from idmetric.metric.distance.ties import comparable
+from idmetric.metric.ties import comparable
 
 Array = NDArray[np.float64]
 

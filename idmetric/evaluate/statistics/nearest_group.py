@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from idmetric.metric.distance.ties import comparable
+from idmetric.metric.ties import comparable
 
 Array = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from idmetric.evaluate.statistics.checks import labeled, truths
-from idmetric.metric.distance.ties import STEP, comparable
-from idmetric.metric.files.hints import need
+from idmetric.metric.files import need
+from idmetric.metric.ties import STEP, comparable
 
 Array = NDArray[np.float64]
 Truths = NDArray[np.bool_]

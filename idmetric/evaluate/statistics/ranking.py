@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from idmetric.evaluate.statistics.checks import Truths, labeled, paired
-from idmetric.metric.distance.ties import Numbers, comparable
-from idmetric.metric.files.hints import need
+from idmetric.metric.files import need
+from idmetric.metric.ties import Numbers, comparable
 
 Ints = NDArray[np.int64]
 

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from idmetric.evaluate.statistics.bootstrap import Interval, student
 from idmetric.evaluate.statistics.checks import paired
-from idmetric.metric.files.hints import need
+from idmetric.metric.files import need
 
 Names = Sequence[Any] | NDArray[Any]
 _FLAT = 1e-9  # a change that varies by no more than this share of its size is constant

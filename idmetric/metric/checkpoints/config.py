@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from idmetric.metric.files.typed import accept, shown
+from idmetric.metric.files import accept, shown
 
 MOST_SIDE = 2**14  # pixels of a side at which a model sees images
 
@@ -17,7 +17,7 @@ MOST_SIDE = 2**14  # pixels of a side at which a model sees images
 _OTHER_FILES = ("checkpoint_path", "cache_dir", "model_name", "features_only")
 
 
-def check(kind: type, values: Mapping[str, Any]) -> None:
+def check_fields(kind: type, values: Mapping[str, Any]) -> None:
     """Check values from a JSON file (lists as tuples) against the types of a dataclass's fields."""
     hints = typing.get_type_hints(kind)
     for field in fields(kind):

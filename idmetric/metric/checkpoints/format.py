@@ -1,4 +1,4 @@
-"""The only reader and writer of model folders: config.json and model.safetensors, locally or on the Hub."""
+"""Settings that come from a file: ValueError for wrong types and ranges, before anything is built from them."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import Any, TypeVar
 from safetensors.torch import save_file
 from torch import Tensor
 
-from idmetric.metric.checkpoints import config as configs
-from idmetric.metric.checkpoints.errors import CheckpointError
-from idmetric.metric.checkpoints.folder import Files
-from idmetric.metric.checkpoints.revision import revision_of
+from idmetric.metric.checkpoints.config import check_arguments, check_fields, check_view
+from idmetric.metric.checkpoints.resolve import Files, revision_of
 from idmetric.metric.checkpoints.weights import read_finite
-from idmetric.metric.files import StrPath, json_file
-from idmetric.metric.files.output import replacing, writing
+from idmetric.metric.errors import CheckpointError
+from idmetric.metric.files import StrPath, read_json_file, replacing, writing
 from idmetric.version import __version__
+
+# The only reader and writer of model folders: config.json and model.safetensors, locally or on the Hub.
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
-CALIBRATION = "calibration.json"  # optional, see idmetric.metric.calibration.apply
+CALIBRATION = "calibration.json"  # optional, see idmetric.metric.calibration
 FORMAT = 1
 _SETTINGS = 2**24  # bytes of a JSON file
 
@@ -126,10 +126,10 @@ def parse(kind: type[T], saved: Checkpoint, model_type: str) -> T:
         values[name] = tuple(value) if isinstance(value, list) else value
 
     try:
-        configs.check(kind, values)
+        check_fields(kind, values)
         config: Any = kind(**values)
-        configs.check_view(config.image_size, config.mean, config.std)
-        configs.check_arguments(getattr(config, "backbone_args", {}))
+        check_view(config.image_size, config.mean, config.std)
+        check_arguments(getattr(config, "backbone_args", {}))
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"the config of {saved.name!r}: {error}") from error
     return config  # type: ignore[no-any-return]
@@ -142,7 +142,7 @@ def read_json(path: StrPath) -> dict[str, Any]:
         CheckpointError: if the file is absent, not JSON, or not an object.
     """
     try:
-        value = json_file.read(path, most=_SETTINGS)
+        value = read_json_file(path, most=_SETTINGS)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"cannot read {os.fspath(path)!r}: {error}") from error
     if not isinstance(value, dict):

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from idmetric.metric.checkpoints.errors import CheckpointError
+from idmetric.metric.errors import CheckpointError
 
 
 def merge_lora(

@@ -16,10 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.checkpoints.format import CONFIG, WEIGHTS, read_json
 from idmetric.metric.checkpoints.released import ADAPTER_CONFIG, PROCESSOR
-from idmetric.metric.checkpoints.revision import revision_of
+from idmetric.metric.checkpoints.resolve import revision_of
 from idmetric.metric.checkpoints.weights import (
     check_loaded,
     check_types,
@@ -28,7 +27,8 @@ from idmetric.metric.checkpoints.weights import (
     read_mapped,
     refuse,
 )
-from idmetric.metric.files.folders import matching
+from idmetric.metric.errors import CheckpointError
+from idmetric.metric.paths import matching
 
 FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja", "*.model")  # of a Hub repository: no code, no pickles
 

@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from idmetric.metric.checkpoints.folder import Files
-from idmetric.metric.checkpoints.hub import check_repository, hub_name
-from idmetric.metric.checkpoints.revision import Hub
+from idmetric.metric.checkpoints.resolve import Files, Hub, check_repository, hub_name
 from idmetric.metric.files import StrPath
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from idmetric.metric.distance.sinkhorn import sinkhorn_distance, sinkhorn_matrix
+from idmetric.metric.sinkhorn import sinkhorn_distance, sinkhorn_matrix
 from idmetric.train.idsim.config import Negatives
 from idmetric.train.losses.arrays import cosines
 

@@ -26,11 +26,10 @@ import torch
 from torch import Tensor
 
 from idmetric.data.manifest.table import Manifest, ManifestError
-from idmetric.metric.checkpoints.revision import revision_of
+from idmetric.metric.checkpoints.resolve import revision_of
 from idmetric.metric.checkpoints.weights import load_state
-from idmetric.metric.models import timm_weights
-from idmetric.metric.models.idsim import IDSim, IDSimConfig
-from idmetric.metric.models.timm_weights import resample_positions
+from idmetric.metric.idsim import IDSim, IDSimConfig
+from idmetric.metric.timm_models import fitted, pretrained_state, read_weights, resample_positions
 from idmetric.train import augment, lora
 from idmetric.train.batches import (
     TRAINING,
@@ -199,9 +198,9 @@ def untrained(settings: IDSimConfig, weights: str, seed: int) -> IDSim:
     model.weights.name = model.weights.short_name = settings.backbone
     if not weights:
         return model
-    state = timm_weights.fitted(timm_weights.read_weights(weights), model.backbone, settings.backbone, weights)
+    state = fitted(read_weights(weights), model.backbone, settings.backbone, weights)
     if "patch14_dinov2" in settings.backbone:  # positions are resampled as by Meta, and as in the release
-        table = timm_weights.pretrained_state(settings.backbone, weights, settings.backbone_args)["pos_embed"]
+        table = pretrained_state(settings.backbone, weights, settings.backbone_args)["pos_embed"]
         side = settings.image_size // state["patch_embed.proj.weight"].shape[-1]
         state["pos_embed"] = resample_positions(table, (side, side), 0.1)
     load_state(model.backbone, state, weights)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from idmetric.data.manifest.table import Manifest
-from idmetric.metric.models.embedder import Embedder
+from idmetric.metric.embedder import Embedder
 from idmetric.train.embed import embed_rows
 from idmetric.train.ilgen.data import Classes, Drawn
 from idmetric.train.losses.arrays import cosines

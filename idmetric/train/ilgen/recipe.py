@@ -25,12 +25,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from idmetric.data.manifest.table import Manifest, ManifestError
-from idmetric.metric.models.backbone import Backbone
-from idmetric.metric.models.embedder import Embedder
-from idmetric.metric.models.idsim import IDSim
-from idmetric.metric.models.load import load
-from idmetric.metric.models.nearid import NearID
-from idmetric.metric.models.timm_encoders import is_timm
+from idmetric.metric.backbone import Backbone
+from idmetric.metric.embedder import Embedder
+from idmetric.metric.idsim import IDSim
+from idmetric.metric.load import load
+from idmetric.metric.nearid import NearID
+from idmetric.metric.timm_models import is_timm
 from idmetric.train import augment
 from idmetric.train.batches import VALIDATION, Pictures, check_batch, check_held_out, rows_in, share
 from idmetric.train.gradcache import cached_backward

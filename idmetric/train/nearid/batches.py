@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from idmetric.metric.files.progress import Progress
-from idmetric.stream.pipeline import Input, batches
+from idmetric.metric.files import Progress
+from idmetric.stream import Input, batches
 from idmetric.train.batches import Pictures, batch_rows, generator, share, steps_per_epoch
 from idmetric.train.features import FeatureCache, picture_keys
 from idmetric.train.nearid.data import MISSING, Identity, Rows, Shape, draw

@@ -9,14 +9,12 @@ from torch import nn
 
 from idmetric.metric.checkpoints import format as checkpoint
 from idmetric.metric.checkpoints import released
-from idmetric.metric.checkpoints.errors import CheckpointError
-from idmetric.metric.checkpoints.folder import Files
-from idmetric.metric.checkpoints.released_nearid import read_tower
-from idmetric.metric.checkpoints.revision import Hub, revision_of
+from idmetric.metric.checkpoints.nearid import read_tower
+from idmetric.metric.checkpoints.resolve import Files, Hub, revision_of
 from idmetric.metric.checkpoints.weights import load_state
-from idmetric.metric.models import timm_encoders as encoders
-from idmetric.metric.models import timm_weights
-from idmetric.metric.models.nearid import NearID, NearIDConfig
+from idmetric.metric.errors import CheckpointError
+from idmetric.metric.nearid import NearID, NearIDConfig
+from idmetric.metric.timm_models import fitted, is_timm, pretrained_config, read_weights
 from idmetric.train.nearid.config import NearIDTraining
 from idmetric.train.options import weights_file
 
@@ -26,7 +24,7 @@ def start(config: NearIDTraining) -> NearID:
     source = config.backbone
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(config.seed)  # of random weights
-        if encoders.is_timm(source):
+        if is_timm(source):
             model = _of_timm(config)
         elif config.image_size or config.backbone_args or config.backbone_weights:
             raise CheckpointError(
@@ -56,7 +54,7 @@ def _of_files(source: str, revision: str | None) -> NearID:
 
 def _of_timm(config: NearIDTraining) -> NearID:
     name = config.backbone
-    pretrained = encoders.pretrained_config(name)
+    pretrained = pretrained_config(name)
     args = config.backbone_args
     if "siglip" in name:  # timm builds them with the exact GELU; SigLIP was trained with its tanh approximation
         args = {"act_layer": "gelu_tanh", **args}
@@ -71,7 +69,7 @@ def _of_timm(config: NearIDTraining) -> NearID:
     file = weights_file(name, config.backbone_weights, config.revision)
     model = NearID(settings, device="cpu")
     if file:
-        trunk = timm_weights.fitted(timm_weights.read_weights(file), model.backbone, name, file)
+        trunk = fitted(read_weights(file), model.backbone, name, file)
         load_state(model.backbone, trunk, file)
         model.weights.take_revision(revision_of(file))
     return model

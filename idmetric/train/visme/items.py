@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from idmetric.metric.models.visid import VisIDEmbed
+from idmetric.metric.visid.visid import VisIDEmbed
 from idmetric.train.batches import Pictures, generator, share
 from idmetric.train.processes import Processes
 from idmetric.train.visme.batch_sampler import Batch, Pool, Rows

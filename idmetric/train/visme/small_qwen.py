@@ -8,8 +8,7 @@ from typing import Any, Literal
 import torch
 from safetensors.torch import save_file
 
-from idmetric.metric.files import StrPath
-from idmetric.metric.files.hints import need
+from idmetric.metric.files import StrPath, need
 
 _TOKENS = (
     "<|endoftext|>",

@@ -14,8 +14,8 @@ from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.protocols.common.pairwise import PairModel
 from idmetric.evaluate.protocols.common.result import Result, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
-from idmetric.metric.distance.embedding import Embedding
-from idmetric.stream.encoders import PlainVectorModel
+from idmetric.metric.embedding import Embedding
+from idmetric.stream import PlainVectorModel
 
 PLAIN = EvalSettings(bootstrap=0)
 

@@ -15,7 +15,7 @@ from PIL import Image
 from idmetric.evaluate.protocols.common import diffsim
 from idmetric.evaluate.protocols.common.diffsim import PROMPT, SEED, DiffSim
 from idmetric.evaluate.protocols.common.models import DIFFSIM, open_model
-from idmetric.metric.checkpoints.errors import CheckpointError
+from idmetric.metric.errors import CheckpointError
 
 pytest.importorskip("diffusers")
 pytest.importorskip("transformers")

@@ -33,7 +33,7 @@ from idmetric.evaluate.protocols.dreambench.ratings import CATEGORIES
 from idmetric.evaluate.protocols.dreambench_nearid_table2 import DreamBenchOptions, rate
 from idmetric.evaluate.statistics.agreement import fisher_mean, pearson
 from idmetric.evaluate.statistics.bootstrap import bootstrap
-from idmetric.stream.item import Look
+from idmetric.stream import Look
 from tests.evaluate.protocols.parts import Drawn, Scripted
 
 ALL_FOUR = DreamBenchOptions()

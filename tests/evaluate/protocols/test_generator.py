@@ -30,11 +30,10 @@ from idmetric.evaluate.protocols.generator.outputs import read
 from idmetric.evaluate.protocols.generator_methods import GeneratorOptions, add_differences, run
 from idmetric.evaluate.report.evaluation import eval_page
 from idmetric.evaluate.report.verdict import verdict
-from idmetric.metric.calibration.apply import CalibrationError
-from idmetric.metric.images.kinds import describe
-from idmetric.metric.images.read import read_image
-from idmetric.metric.models.embedder import Embedder
-from idmetric.stream.item import Look
+from idmetric.metric.calibration import CalibrationError
+from idmetric.metric.embedder import Embedder
+from idmetric.metric.images import describe, read_image
+from idmetric.stream import Look
 from tests.evaluate.protocols.parts import PLAIN, Drawn, Images, clip_folder, picture, values
 from tests.runner import Runner
 
@@ -366,7 +365,7 @@ def test_pasted_references_of_two_subjects_are_not_called_new(tmp_path: Path) ->
     assert "same" in alone.rows[0]
 
 
-@pytest.mark.filterwarnings("ignore::idmetric.metric.images.masks.MaskWarning")
+@pytest.mark.filterwarnings("ignore::idmetric.metric.masks.MaskWarning")
 def test_masks_separate_the_subjects_of_an_image(tmp_path: Path, metric: IDSim) -> None:
     """Two subjects side by side: alone, each is what its reference shows, which the whole image is not."""
     both = Image.new("RGB", (64, 32))
@@ -501,7 +500,7 @@ def test_each_image_is_decoded_once_for_the_model_sizes_and_copies(
         opened.append(describe(source))
         return read_image(source, **more)
 
-    monkeypatch.setattr("idmetric.stream.encoders.read_image", counted)
+    monkeypatch.setattr("idmetric.stream.read_image", counted)
     run(data, {"m": Drawn()}, PLAIN, GeneratorOptions())
     assert len(opened) == len(set(opened)) == 6
 

@@ -19,7 +19,7 @@ from idmetric.evaluate.protocols.common.scorers import EvalSettings
 from idmetric.evaluate.protocols.idsim import plan as cute_triplets
 from idmetric.evaluate.protocols.idsim.plan import members, plans
 from idmetric.evaluate.protocols.idsim_fig25_table2b import IDSimOptions, run
-from idmetric.metric.models.idsim import IDSim
+from idmetric.metric.idsim import IDSim
 from tests.evaluate.protocols.parts import PLAIN, Scripted, picture, values
 
 

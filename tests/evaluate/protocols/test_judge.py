@@ -25,7 +25,7 @@ from idmetric.evaluate.protocols.judges.judge import ANSWERS, Judge
 from idmetric.evaluate.protocols.judges.questions import QUESTIONS
 from idmetric.evaluate.protocols.judges.scorer import JudgeModel, open_judge
 from idmetric.metric.errors import RequestError
-from idmetric.stream.item import Look
+from idmetric.stream import Look
 from tests.chat_server import DROPS, Act, ChatServer, fails, says, serving
 
 pytest.importorskip("openai")

@@ -19,8 +19,8 @@ from idmetric.evaluate.protocols.common.first_choice import means
 from idmetric.evaluate.protocols.common.result import Result, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
 from idmetric.evaluate.protocols.mmeb_visme_table1 import MMEB, ask, run
-from idmetric.metric.models.idsim import IDSim
-from idmetric.metric.models.visid_tokens import PromptInput
+from idmetric.metric.idsim import IDSim
+from idmetric.metric.visid.tokens import PromptInput
 from tests.evaluate.protocols.parts import PLAIN, broken, values
 from tests.mmeb_files import write_eval
 
@@ -93,7 +93,7 @@ def test_the_prompt_of_an_mmeb_text_is_that_of_vlm2vec(reader: VisIDEmbed) -> No
 
 
 def test_p_at_1_of_dual_encoders(dual: DualEncoder, folder: Path, data: Manifest) -> None:
-    from idmetric.metric.images.read import read_image
+    from idmetric.metric.images import read_image
 
     def unit(x: torch.Tensor) -> np.ndarray:
         return (x / x.norm()).double().numpy()

@@ -24,10 +24,10 @@ from idmetric.evaluate.protocols.common.dual_encoder import DualEncoder
 from idmetric.evaluate.protocols.common.result import Result, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
 from idmetric.evaluate.protocols.mveb_visme_table1 import MVEBOptions, ask, edits, instructed, run
-from idmetric.metric.distance.embedding import Embedding
-from idmetric.metric.images.read import read_image
-from idmetric.metric.models.idsim import IDSim
-from idmetric.metric.models.visid import TASKS
+from idmetric.metric.embedding import Embedding
+from idmetric.metric.idsim import IDSim
+from idmetric.metric.images import read_image
+from idmetric.metric.visid.visid import TASKS
 from tests.evaluate.protocols.parts import PLAIN, Scripted, broken, clip_folder, picture, values
 
 pytest.importorskip("transformers")

@@ -16,7 +16,7 @@ from idmetric.evaluate.protocols.common import ranked, scorers
 from idmetric.evaluate.protocols.common.result import Result
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
 from idmetric.evaluate.protocols.openset import OpenSetOptions, run
-from idmetric.metric.calibration.apply import CalibrationError
+from idmetric.metric.calibration import CalibrationError
 from tests.evaluate.protocols.parts import PLAIN, Drawn, Images, values
 
 SIZES = (6, 3, 2, 5, 1, 4, 7, 2)

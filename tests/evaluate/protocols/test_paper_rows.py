@@ -14,9 +14,9 @@ from idmetric.evaluate.protocols.common.paper_numbers import HUMAN, PAPER_ROWS, 
 from idmetric.evaluate.protocols.common.result import Value, as_json
 from idmetric.evaluate.protocols.common.scorers import Bound
 from idmetric.evaluate.protocols.common.tables import FORMATS
+from idmetric.metric.backbone import Backbone
 from idmetric.metric.checkpoints import released
-from idmetric.metric.models.backbone import Backbone
-from idmetric.metric.models.named import NAMED
+from idmetric.metric.named import NAMED
 
 # protocol -> the rows with printed numbers
 PRINTED = {

@@ -25,8 +25,8 @@ from idmetric.evaluate.protocols.retrieval_ilgen_table2 import RetrievalOptions
 from idmetric.evaluate.statistics.bootstrap import bootstrap
 from idmetric.evaluate.statistics.margins import margin_rates
 from idmetric.evaluate.statistics.ranking import roc_auc
-from idmetric.metric.distance.embedding import Embedding
-from idmetric.stream.item import Look
+from idmetric.metric.embedding import Embedding
+from idmetric.stream import Look
 from tests.evaluate.protocols.parts import PLAIN, Drawn, Images, Scripted, values
 
 metrics = pytest.importorskip("sklearn.metrics")

@@ -22,7 +22,7 @@ from idmetric.evaluate.protocols.segmentation.search import Segmentation, tasks
 from idmetric.evaluate.statistics import segmentation as measures
 from idmetric.matching.heatmaps import heatmaps
 from idmetric.metric.heatmap import colors, overlay
-from idmetric.stream.item import Look
+from idmetric.stream import Look
 from tests.evaluate.protocols.parts import values
 
 PLAIN = EvalSettings(bootstrap=0, workers=1)

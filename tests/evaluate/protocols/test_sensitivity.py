@@ -14,7 +14,7 @@ from idmetric.data.manifest.table import Manifest, Row, read
 from idmetric.evaluate.protocols.common.result import Result, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
 from idmetric.evaluate.protocols.sensitivity_idsim_fig6 import SensitivityOptions, cells, run
-from idmetric.metric.models.idsim import IDSim
+from idmetric.metric.idsim import IDSim
 from tests.evaluate.protocols.parts import PLAIN, Scripted, values
 
 STRENGTHS, LEVELS = (0.0, 0.5, 1.0), (0.5, 1.0)

@@ -14,13 +14,12 @@ from idmetric import CheckpointError, IdentityLoss, IDSim, load, score
 from idmetric.adapters import IdentitySimilarity
 from idmetric.evaluate.protocols.calibrate import check_models
 from idmetric.gallery import Gallery
-from idmetric.metric.calibration.apply import Calibration, CalibrationError
-from idmetric.metric.calibration.curves import Isotonic
-from idmetric.metric.checkpoints.fingerprint import weights_digest
+from idmetric.metric.calibration import Calibration, CalibrationError, Isotonic
+from idmetric.metric.fingerprint import weights_digest
 from tests.conftest import random_model
 from tests.embed_parts import pictures
 
-pytestmark = pytest.mark.filterwarnings("ignore::idmetric.metric.calibration.apply.CalibrationWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::idmetric.metric.calibration.CalibrationWarning")
 
 
 @pytest.fixture
@@ -75,7 +74,7 @@ def test_emptied_weights_are_changed(named: IDSim, device: str) -> None:
 def test_new_weights_are_hashed_once_until_they_are_written_to(model: IDSim, monkeypatch: pytest.MonkeyPatch) -> None:
     hashed: list[int] = []
     monkeypatch.setattr(
-        "idmetric.metric.checkpoints.fingerprint.tensors_digest", lambda items: hashed.append(1) or str(len(hashed))
+        "idmetric.metric.fingerprint.tensors_digest", lambda items: hashed.append(1) or str(len(hashed))
     )
     for _ in range(3):
         model.embed(torch.zeros(3, 64, 64))

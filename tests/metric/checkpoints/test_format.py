@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from idmetric import CheckpointError, Embedder, IDSim, NearID, load
 from idmetric.metric.checkpoints.lora import check_lora, merge_lora
-from idmetric.metric.models.nearid import NearIDConfig
+from idmetric.metric.nearid import NearIDConfig
 from tests.conftest import SMALL, random_model
 
 

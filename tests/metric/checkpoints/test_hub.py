@@ -16,9 +16,7 @@ from idmetric import Backbone, CheckpointError, IDSim, NearID, VisIDEmbed, load
 from idmetric.cli.list_models import is_cached
 from idmetric.metric.checkpoints import format as checkpoint
 from idmetric.metric.checkpoints import released
-from idmetric.metric.checkpoints.fetch_folder import fetch_folder
-from idmetric.metric.checkpoints.folder import Files
-from idmetric.metric.checkpoints.revision import Hub, revision_of
+from idmetric.metric.checkpoints.resolve import Files, Hub, fetch_folder, revision_of
 from tests.hub_server import COMMIT, HubServer
 from tests.metric.checkpoints.test_released import VARIANTS, publish
 from tests.metric.models.test_nearid import SMALL as SMALL_NEARID

@@ -17,8 +17,8 @@ from safetensors.torch import save_file
 
 from idmetric import CheckpointError, IDSim, load
 from idmetric.metric.checkpoints.released import IDSIM, find, short_name
-from idmetric.metric.models.idsim import IDSimConfig
-from idmetric.metric.models.timm_weights import pretrained_state
+from idmetric.metric.idsim import IDSimConfig
+from idmetric.metric.timm_models import pretrained_state
 from idmetric.train.idsim.recipe import untrained
 from tests.published import PublishedIDSim, randomize, shape_of
 

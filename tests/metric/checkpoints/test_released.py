@@ -15,7 +15,7 @@ from torch import Tensor
 
 from idmetric import CheckpointError, IDSim, load
 from idmetric.metric.checkpoints import released
-from idmetric.metric.models.released_idsim import read_head
+from idmetric.metric.idsim_release import read_head
 from tests import published
 from tests.conftest import SMALL
 from tests.published import IMAGENET, Head, PublishedIDSim, distances, preprocess, randomize, shape_of, unit
@@ -215,7 +215,7 @@ def test_the_trunk_is_that_of_transformers(variant: str) -> None:
 
 
 def released_config(variant: str, hidden: int) -> Any:
-    from idmetric.metric.models.idsim import IDSimConfig
+    from idmetric.metric.idsim import IDSimConfig
 
     return IDSimConfig(released.IDSIM[variant].backbone, hidden=hidden, backbone_args=VARIANTS[variant])
 

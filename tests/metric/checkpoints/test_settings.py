@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from idmetric import IDSim, load
-from idmetric.metric.checkpoints.errors import CheckpointError
-from idmetric.metric.models.idsim import IDSimConfig
-from idmetric.metric.models.tiny import TinyConfig
+from idmetric.metric.errors import CheckpointError
+from idmetric.metric.idsim import IDSimConfig
+from idmetric.metric.tiny.tiny import TinyConfig
 
 
 @pytest.fixture

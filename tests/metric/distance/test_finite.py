@@ -17,12 +17,10 @@ from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, bind
 from idmetric.gallery import Gallery
-from idmetric.metric.calibration.apply import Calibration
-from idmetric.metric.calibration.curves import Isotonic
-from idmetric.metric.checkpoints.errors import CheckpointError
-from idmetric.metric.distance.embedding import Embedding
-from idmetric.metric.distance.finite import finite_rows, is_finite
-from idmetric.metric.files.json_file import text
+from idmetric.metric.calibration import Calibration, Isotonic
+from idmetric.metric.embedding import Embedding, finite_rows, is_finite
+from idmetric.metric.errors import CheckpointError
+from idmetric.metric.files import json_text
 from idmetric.scoring.records import Records
 from tests.embed_parts import pictures
 
@@ -166,7 +164,7 @@ def test_score_prints_no_row_of_an_image_that_overflows(
 
 def test_undefined_statistics_are_null_in_json_and_empty_in_tables() -> None:
     value = {"a": NAN, "b": [1.5, INF, {"c": -INF}], "d": (np.float64("nan"), 2), "e": "nan"}
-    assert json.loads(text(value)) == {"a": None, "b": [1.5, None, {"c": None}], "d": [None, 2], "e": "nan"}
+    assert json.loads(json_text(value)) == {"a": None, "b": [1.5, None, {"c": None}], "d": [None, 2], "e": "nan"}
     records = Records([{"x": NAN, "y": 0.25}], ("x", "y"))
     assert records.to_csv() == "x,y\n,0.2500\n"
     assert json.loads(records.to_json()) == json.loads(f"[{records.to_jsonl()}]") == [{"x": None, "y": 0.25}]

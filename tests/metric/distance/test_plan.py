@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from idmetric.metric.distance import annealing
-from idmetric.metric.distance import sinkhorn as solver
-from idmetric.metric.distance.sinkhorn import sinkhorn_distance, sinkhorn_matrix
+from idmetric.metric import annealing
+from idmetric.metric import sinkhorn as solver
+from idmetric.metric.sinkhorn import sinkhorn_distance, sinkhorn_matrix
 from tests.metric.distance.test_sinkhorn import RELEASE, gradients, spy, tokens
 from tests.reference import sinkhorn_loop
 

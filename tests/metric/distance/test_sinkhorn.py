@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from idmetric.metric.distance import annealing
-from idmetric.metric.distance import sinkhorn as module
-from idmetric.metric.distance.sinkhorn import self_potential, sinkhorn_distance, sinkhorn_matrix
+from idmetric.metric import annealing
+from idmetric.metric import sinkhorn as module
+from idmetric.metric.sinkhorn import self_potential, sinkhorn_distance, sinkhorn_matrix
 from tests.reference import sinkhorn_loop
 
 RELEASE: dict[str, Any] = {"scaling": 0.05, "debias": False}  # ID-Sim's released settings

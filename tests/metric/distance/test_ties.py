@@ -21,7 +21,7 @@ from idmetric.evaluate.statistics.checks import first_highest
 from idmetric.evaluate.statistics.margins import margin_rates
 from idmetric.evaluate.statistics.resampled import resampled_auc
 from idmetric.evaluate.statistics.segmentation import mask_map
-from idmetric.metric.distance.ties import comparable
+from idmetric.metric.ties import comparable
 
 SEEDS = pytest.mark.parametrize("seed", range(8))
 

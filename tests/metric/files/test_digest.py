@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from idmetric.metric.files.digest import BLANK, save_sealed, seal, seal_problem
+from idmetric.metric.files import BLANK, save_sealed, seal, seal_problem
 from tests.fuzz.flips import spread_flips
 
 

@@ -15,8 +15,7 @@ from idmetric.data.importers.source import open_source
 from idmetric.gallery.sources import entries
 from idmetric.matching.clips import sources_of
 from idmetric.metric.checkpoints.pretrained import folder_revision
-from idmetric.metric.files.folders import matching, walk
-from idmetric.metric.images.paths import listed
+from idmetric.metric.paths import listed, matching, walk
 from tests.import_parts import png, put, put_all
 
 LEFT = (

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from idmetric.metric.files.output import OutputError, check, writing
+from idmetric.metric.files import OutputError, check_writable, writing
 from tests.fuzz.children import Children
 
 # name -> module, words, what it writes
@@ -171,17 +171,17 @@ def test_a_read_only_folder_gives_a_clear_error(name: str, children: Children, w
 
 
 def test_an_output_is_asked_for_before_the_work(tmp_path: Path) -> None:
-    check(tmp_path / "x")
-    check(tmp_path / "a" / "b" / "x", parents=True)
-    check("/dev/stdout")
+    check_writable(tmp_path / "x")
+    check_writable(tmp_path / "a" / "b" / "x", parents=True)
+    check_writable("/dev/stdout")
     (tmp_path / "old").write_text("old")
-    check(tmp_path / "old")
+    check_writable(tmp_path / "old")
     (tmp_path / "file").write_text("")
     for place, parents, says in (
         (tmp_path / "a" / "x", False, "its folder is not there"), (tmp_path, False, "a folder of that name"),
         (tmp_path / "file" / "x", True, "is a file"), (tmp_path / ("x" * 300) / "y", True, "too long"),
     ):  # fmt: skip
         with pytest.raises(OutputError, match=says) as caught:
-            check(place, parents)
+            check_writable(place, parents)
         assert repr(str(place)) in str(caught.value)
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == {"old": b"old", "file": b""}

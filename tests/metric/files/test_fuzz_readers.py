@@ -28,9 +28,8 @@ from PIL import Image
 from idmetric import CheckpointError, load
 from idmetric.data.manifest.table import ManifestError, read
 from idmetric.metric.errors import RequestError
-from idmetric.metric.images.coverage import read_mask
-from idmetric.metric.images.read import ImageReadError, read_image, to_pixels
-from idmetric.metric.images.regions import cut_out
+from idmetric.metric.images import ImageReadError, read_image, to_pixels
+from idmetric.metric.masks import cut_out, read_mask
 from idmetric.scoring.pairs import read_pairs
 from tests.conftest import random_model
 from tests.fuzz import damage, forget_peak, repaired, status

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from idmetric.metric.files.lock import locked
+from idmetric.metric.files import locked
 
 _HOLD = """
 import sys, time, warnings
 from pathlib import Path
-from idmetric.metric.files.lock import locked
+from idmetric.metric.files import locked
 if "without" in sys.argv:
     import errno, fcntl
     def flock(*_):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from idmetric.metric.files.output import replacing
+from idmetric.metric.files import replacing
 
 
 def _write_half(path: Path) -> None:

@@ -12,7 +12,7 @@ from PIL import Image
 
 from idmetric.cli import eval as eval_command
 from idmetric.cli.data.common import progress as over_images
-from idmetric.metric.files.progress import Progress
+from idmetric.metric.files import Progress
 from tests.evaluate.protocols.parts import Near
 
 
@@ -32,7 +32,7 @@ def photos(root: Path) -> Path:
 def test_eval_counts_images_and_pairs_on_a_terminal_unless_quiet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("idmetric.metric.files.progress.REDRAW", 0.0)
+    monkeypatch.setattr("idmetric.metric.files.REDRAW", 0.0)
     monkeypatch.setattr("idmetric.evaluate.protocols.common.baselines.Lpips", Near)
     given = ["folder", "--data", str(photos(tmp_path)), "--model", "lpips", "--bootstrap", "0"]
     for words, shown in ((given, True), ([*given, "--quiet"], False)):

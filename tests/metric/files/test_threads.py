@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from idmetric.metric.files.threads import in_order
+from idmetric.metric.files import in_order
 
 
 def test_work_ahead_is_bounded_in_order_and_stops() -> None:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import pytest
 
-from idmetric.metric.files.typed import accept, from_text, shown
+from idmetric.metric.files import accept, from_text, shown
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from idmetric.metric.images.read import split_images, to_pixels
+from idmetric.metric.images import split_images, to_pixels
 
 
 def load_batch(images: Any, size: tuple[int, int], **how: Any) -> Tensor:

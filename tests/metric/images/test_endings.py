@@ -8,7 +8,7 @@ import pytest
 
 from idmetric.data.importers.folders import pictures
 from idmetric.gallery.sources import GallerySource, entries
-from idmetric.metric.images.paths import IMAGE_ENDINGS, listed
+from idmetric.metric.paths import IMAGE_ENDINGS, listed
 
 NAMES = [f"a{ending}" for ending in IMAGE_ENDINGS] + ["b.JPG", "c.Pgm"]
 

@@ -13,9 +13,8 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from idmetric.metric.images.fit import Fit
-from idmetric.metric.images.read import ImageReadError, to_pixels
-from idmetric.metric.models.backbone import Backbone
+from idmetric.metric.backbone import Backbone
+from idmetric.metric.images import Fit, ImageReadError, to_pixels
 
 transforms = pytest.importorskip("torchvision.transforms")
 

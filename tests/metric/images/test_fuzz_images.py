@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from idmetric.metric.images.coverage import read_mask
-from idmetric.metric.images.read import ImageReadError, read_image
+from idmetric.metric.images import ImageReadError, read_image
+from idmetric.metric.masks import read_mask
 from tests.fuzz import chunk, forget_peak, png, status
 
 

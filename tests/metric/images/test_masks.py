@@ -18,13 +18,10 @@ from PIL import Image, ImageDraw
 import idmetric
 from idmetric.data.manifest.check import faults
 from idmetric.data.manifest.table import Manifest, Row
-from idmetric.metric.images.coverage import read_mask, same_shape
-from idmetric.metric.images.kinds import Outside
-from idmetric.metric.images.masks import Labeled, MaskWarning
-from idmetric.metric.images.read import ImageReadError, describe, read_image
-from idmetric.metric.images.regions import cut_out
+from idmetric.metric.embedder import Embedder
+from idmetric.metric.images import ImageReadError, Outside, describe, read_image
 from idmetric.metric.loss import IdentityLoss
-from idmetric.metric.models.embedder import Embedder
+from idmetric.metric.masks import Labeled, MaskWarning, cut_out, read_mask, same_shape
 from idmetric.train.batches import Pictures
 from tests.metric.images.test_read import noise, saved
 

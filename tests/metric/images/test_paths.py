@@ -24,10 +24,10 @@ from idmetric.cli.gallery import main as gallery_main
 from idmetric.gallery import Gallery
 from idmetric.gallery.sources import GalleryError, GallerySource, entries
 from idmetric.metric.errors import RequestError
-from idmetric.metric.files.output import OutputError, file_id
-from idmetric.metric.files.tables import four, rounded
-from idmetric.metric.images.paths import listed, mask_of, masks_of
-from idmetric.metric.images.read import ImageReadError
+from idmetric.metric.files import OutputError, file_id
+from idmetric.metric.images import ImageReadError
+from idmetric.metric.paths import listed, mask_of, masks_of
+from idmetric.metric.tables import four, rounded
 from idmetric.scoring.pairs import read_pairs
 from idmetric.scoring.scores import COLUMNS
 from tests.embed_parts import pictures

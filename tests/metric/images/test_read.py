@@ -20,18 +20,18 @@ from numpy.typing import NDArray
 from PIL import Image, ImageFile
 
 import idmetric
-from idmetric.metric.images.arrays import check_pixels
-from idmetric.metric.images.coverage import read_mask
-from idmetric.metric.images.kinds import MAX_PIXELS
-from idmetric.metric.images.read import (
+from idmetric.metric.images import (
+    MAX_PIXELS,
     ImageReadError,
     MultiFrameWarning,
+    check_pixels,
     describe,
     read_image,
     split_images,
     to_pixels,
 )
-from idmetric.metric.images.resize import resize_pixels
+from idmetric.metric.masks import read_mask
+from idmetric.metric.pixels import resize_pixels
 from tests.fuzz import chunk
 from tests.metric.images.batches import load_batch
 
@@ -175,7 +175,7 @@ def test_a_named_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
 def test_no_image_is_blamed_where_no_file_can_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else `--on-error skip` would leave out all images, as damaged ones."""
     Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
-    idmetric.metric.images.opening.open_file(tmp_path / "a.png").close()  # loads plugins
+    idmetric.metric.images.open_file(tmp_path / "a.png").close()  # loads plugins
 
     def open_nothing(*_: object, **__: object) -> Any:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from idmetric import IDSim, NearID, load
 from idmetric.cli.main import main
-from idmetric.metric.images.read import ImageReadError, to_pixels
-from idmetric.metric.models.nearid import NearIDConfig
+from idmetric.metric.images import ImageReadError, to_pixels
+from idmetric.metric.nearid import NearIDConfig
 from tests.conftest import SMALL, random_model
 
 SIDE = 448
@@ -85,7 +85,7 @@ def released(path: Path, side: int) -> Tensor:
     return pixels
 
 
-@pytest.mark.filterwarnings("ignore::idmetric.metric.images.read.MultiFrameWarning")
+@pytest.mark.filterwarnings("ignore::idmetric.metric.images.MultiFrameWarning")
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_file_becomes_the_releases_pixels(kind: str, tmp_path: Path) -> None:
     path, differs = made(kind, tmp_path)
@@ -98,7 +98,7 @@ def test_every_kind_of_file_becomes_the_releases_pixels(kind: str, tmp_path: Pat
     assert ((standard - expected).abs().max() > 0.05) == differs
 
 
-@pytest.mark.filterwarnings("ignore::idmetric.metric.images.read.MultiFrameWarning")
+@pytest.mark.filterwarnings("ignore::idmetric.metric.images.MultiFrameWarning")
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_models_embeddings_are_those_of_the_releases_pixels(workers: int, tmp_path: Path) -> None:
     plain = random_model("dinov3")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from PIL import Image
 
-from idmetric.metric.images.small import SIZE, small_picture
+from idmetric.metric.images import SIZE, small_picture
 
 
 def test_the_small_picture_of_a_large_one_is_nearly_that_of_all_pixels() -> None:

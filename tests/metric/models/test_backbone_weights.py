@@ -17,9 +17,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from idmetric import Backbone, CheckpointError
-from idmetric.metric.checkpoints.pickled import SAFE_TORCH, read_pickled
-from idmetric.metric.models.idsim import IDSimConfig
-from idmetric.metric.models.timm_encoders import build
+from idmetric.metric.checkpoints.weights import SAFE_TORCH, read_pickled
+from idmetric.metric.idsim import IDSimConfig
+from idmetric.metric.timm_models import build
 from idmetric.train.idsim.recipe import untrained
 from idmetric.train.nearid import siglip
 from idmetric.train.nearid.config import NearIDTraining as NearIDTraining

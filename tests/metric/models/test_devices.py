@@ -14,10 +14,10 @@ from torch import Tensor
 
 from idmetric import IdentityLoss, IDSim, NearID
 from idmetric.adapters import IdentityRetrieval, IdentitySimilarity
-from idmetric.metric.distance.sinkhorn import sinkhorn_distance
-from idmetric.metric.models.embedder import Embedder
-from idmetric.metric.models.nearid import NearIDConfig
-from idmetric.metric.models.tiny import TinyConfig
+from idmetric.metric.embedder import Embedder
+from idmetric.metric.nearid import NearIDConfig
+from idmetric.metric.sinkhorn import sinkhorn_distance
+from idmetric.metric.tiny.tiny import TinyConfig
 from idmetric.train.idsim.loss import compare
 from idmetric.train.losses.info_nce import info_nce
 from idmetric.train.losses.near_id import Tuples
@@ -52,11 +52,11 @@ Values = list[Tensor]
 
 # Functions that wait for the device, by what is called. Neither a model's own pass nor a step of a loss that clamps
 # waits; `embed` waits once at its end, and for each tensor of pixels in it.
-EMBED = ["metric.distance.embedding.check_finite"]
-PIXELS = ["metric.images.arrays.check_pixels"]
-DISTANCES = ["metric.distance.finite.is_finite"]
-WEIGHTS = ["metric.distance.sinkhorn._normalized"]
-DIAMETER = ["metric.distance.sinkhorn._diameter"]
+EMBED = ["metric.embedding.check_finite"]
+PIXELS = ["metric.images.check_pixels"]
+DISTANCES = ["metric.embedding.is_finite"]
+WEIGHTS = ["metric.sinkhorn._normalized"]
+DIAMETER = ["metric.sinkhorn._diameter"]
 WAITS = {
     "embed_pixels": [],
     "forward": PIXELS,
@@ -77,13 +77,13 @@ WAITS = {
     "loss": PIXELS,
     "loss clamp": [],
     "loss clamp joint": [],
-    "loss clamp masked": [*PIXELS, "metric.images.subjects.coverage"],
+    "loss clamp masked": [*PIXELS, "metric.masks.coverage"],
     "train idsim": [],
     "train nearid": [],
     "similarity": DISTANCES + EMBED + PIXELS,
     "retrieval": EMBED + PIXELS,
 }  # fmt: skip
-RESIZE = {"metric.images.resize.resize_antialiased", "autograd"}  # on MPS images are resized by the CPU
+RESIZE = {"metric.pixels.resize_antialiased", "autograd"}  # on MPS images are resized by the CPU
 
 
 class Calls:

@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from idmetric import Backbone, IdentityLoss, IDSim, NearID, VisIDEmbed, load
-from idmetric.metric.models.embedder import Embedder
-from idmetric.metric.models.nearid import NearIDConfig
-from idmetric.metric.models.tiny import TinyConfig
+from idmetric.metric.embedder import Embedder
+from idmetric.metric.nearid import NearIDConfig
+from idmetric.metric.tiny.tiny import TinyConfig
 from idmetric.train.visme import small_qwen
 from tests.conftest import random_model
 

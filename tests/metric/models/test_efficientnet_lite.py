@@ -12,9 +12,9 @@ import torch
 from PIL import Image
 
 from idmetric import load
-from idmetric.metric.checkpoints.errors import CheckpointError
-from idmetric.metric.models import efficientnet_lite
-from idmetric.metric.models.backbone import Backbone
+from idmetric.metric.backbone import Backbone
+from idmetric.metric.errors import CheckpointError
+from idmetric.metric.tiny import efficientnet_lite
 
 LITE = "efficientnet-lite0"
 PEMBROKE_CORGI, PERSIAN_CAT = 263, 283  # classes of ImageNet

@@ -12,7 +12,7 @@ from packaging.version import Version
 from PIL import Image
 
 from idmetric import Backbone, Embedding, IDSim, ImageReadError, load
-from idmetric.metric.distance.matrix import DISTANCES
+from idmetric.metric.distance import DISTANCES
 from tests.conftest import SMALL, random_model
 
 

@@ -8,7 +8,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from idmetric.metric.distance.embedding import Embedding, concatenate
+from idmetric.metric.embedding import Embedding, concatenate
 
 
 def make(count: int = 4, *, weights: bool = False, model: str = "m") -> Embedding:

@@ -12,9 +12,9 @@ import timm
 import torch
 from torch import nn
 
-from idmetric.metric.checkpoints.errors import CheckpointError
-from idmetric.metric.models import lite_trunk, timm_encoders
-from idmetric.metric.models.lite_trunk import FOLDED, SCALES, LiteTrunk
+from idmetric.metric.errors import CheckpointError
+from idmetric.metric.timm_models import build
+from idmetric.metric.tiny.trunk import FOLDED, SCALES, LiteTrunk, fold
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "images"
 
@@ -59,7 +59,7 @@ def twin(trunk: LiteTrunk, name: str) -> nn.Module:
 def trunk(name: str) -> LiteTrunk:
     """With the folded weights of a model of timm, in float64: random weights blow rounding up."""
     trunk = LiteTrunk(name)
-    trunk.load_state_dict(lite_trunk.fold(timm_model(name.removesuffix(FOLDED))))
+    trunk.load_state_dict(fold(timm_model(name.removesuffix(FOLDED))))
     return trunk.double().eval()
 
 
@@ -106,7 +106,7 @@ def test_gradients_of_pixels_and_weights_are_timms(twin: nn.Module, trunk: LiteT
 def test_folded_weights_compute_the_same(name: str) -> None:
     model = timm_model(name.removesuffix(FOLDED))
     trunk = LiteTrunk(name)
-    trunk.load_state_dict(lite_trunk.fold(model))
+    trunk.load_state_dict(fold(model))
     x = torch.randn(2, 3, 97, 64, generator=torch.Generator().manual_seed(6))
     with torch.no_grad():
         found, expected = trunk.double()(x.double()), model.double()(x.double())
@@ -115,10 +115,10 @@ def test_folded_weights_compute_the_same(name: str) -> None:
 
 def test_new_weights_are_drawn_as_timm_draws_them(name: str) -> None:
     torch.manual_seed(5)
-    trunk = timm_encoders.build(name)
+    trunk = build(name)
     assert isinstance(trunk, LiteTrunk)
     torch.manual_seed(5)
-    expected = lite_trunk.fold(timm.create_model(name.removesuffix(FOLDED), num_classes=0))
+    expected = fold(timm.create_model(name.removesuffix(FOLDED), num_classes=0))
     state = trunk.state_dict()
     assert state.keys() == expected.keys()
     assert all(value.equal(state[key]) for key, value in expected.items())
@@ -139,4 +139,4 @@ def test_a_score_of_tiny_imports_neither_timm_nor_a_compiler() -> None:
 def test_arguments_are_refused() -> None:
     name = f"tf_efficientnet_lite0{FOLDED}"
     with pytest.raises(CheckpointError, match=r"takes no arguments, got .*drop_rate"):
-        timm_encoders.build(name, args={"drop_rate": 0.5}, empty=True)
+        build(name, args={"drop_rate": 0.5}, empty=True)

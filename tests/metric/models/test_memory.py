@@ -12,7 +12,7 @@ from torch import nn
 
 from idmetric import Backbone, IDSim, NearID, load
 from idmetric.metric.checkpoints.weights import load_state
-from idmetric.metric.models.nearid import NearIDConfig
+from idmetric.metric.nearid import NearIDConfig
 
 
 def test_loading_builds_the_encoder_once_and_without_memory(
@@ -28,7 +28,7 @@ def test_loading_builds_the_encoder_once_and_without_memory(
     monkeypatch.setattr(timm, "create_model", create_model)
     weights: list[str] = []
     monkeypatch.setattr(
-        "idmetric.metric.models.idsim.load_state",
+        "idmetric.metric.idsim.load_state",
         lambda module, *rest: (weights.extend({p.device.type for p in module.parameters()}), load_state(module, *rest)),
     )
     x = torch.rand(1, 3, 64, 64)

@@ -20,10 +20,10 @@ import idmetric
 from idmetric import Backbone, CheckpointError, Embedding, load
 from idmetric.cli.gallery import main as gallery_main
 from idmetric.cli.score import main
-from idmetric.metric.models.custom import Custom
-from idmetric.metric.models.load import imports_module
-from idmetric.metric.models.named import FROZEN, NAMED, NamedScore
-from idmetric.metric.models.timm_weights import resample_positions
+from idmetric.metric.custom import Custom
+from idmetric.metric.load import imports_module
+from idmetric.metric.named import FROZEN, NAMED, NamedScore
+from idmetric.metric.timm_models import resample_positions
 from tests.hub_server import COMMIT, HubServer
 from tests.metric.models import timm_names
 
@@ -169,7 +169,7 @@ def test_the_command_prints_the_published_number_and_plain_distances(
         torch.manual_seed(2)
         return Backbone(source, pretrained=False, backbone_args=SMALL, device="cpu")
 
-    monkeypatch.setattr("idmetric.metric.models.load.load", small)
+    monkeypatch.setattr("idmetric.metric.load.load", small)
     folders = [str(photos["ref"][0].parent), str(photos["gen"][0].parent)]
     metric = small("dino-i:dreambooth")
     cosines = 1 - metric.pairwise([str(f) for f in photos["gen"]], [str(f) for f in photos["ref"]])

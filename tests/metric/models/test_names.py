@@ -12,9 +12,9 @@ from idmetric.cli.gallery import main as gallery_main
 from idmetric.cli.score import main
 from idmetric.gallery import Gallery
 from idmetric.metric.checkpoints import released
-from idmetric.metric.checkpoints.revision import Hub
-from idmetric.metric.models import names
-from idmetric.metric.models.timm_encoders import is_timm
+from idmetric.metric.checkpoints.resolve import Hub
+from idmetric.metric.load import known
+from idmetric.metric.timm_models import is_timm
 from tests.conftest import random_model
 from tests.embed_parts import pictures
 
@@ -67,9 +67,9 @@ def test_a_folder_named_tiny_is_not_scored_as_tiny(here: Path, capsys: pytest.Ca
 def test_a_folder_with_the_name_of_an_encoder_or_a_score_does_not_replace_it(name: str, here: Path) -> None:
     folder = here / name
     Backbone("vit_tiny_patch16_224", pretrained=False, image_size=32, backbone_args=SMALL).save_pretrained(folder)
-    assert names.known(name) in ("backbone", "frozen") or is_timm(name)
+    assert known(name) in ("backbone", "frozen") or is_timm(name)
     with pytest.raises(CheckpointError, match="cannot fetch"):
-        load(name if names.known(name) else f"timm:{name}", device="cpu", cache_dir=here / "empty")
+        load(name if known(name) else f"timm:{name}", device="cpu", cache_dir=here / "empty")
     assert Backbone(f"./{name}", device="cpu").label == f"Backbone:./{name}"
 
 

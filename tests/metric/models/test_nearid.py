@@ -14,7 +14,7 @@ from torch import Tensor
 
 from idmetric import CheckpointError, NearID, load
 from idmetric.metric.checkpoints import released
-from idmetric.metric.models.nearid import NearIDConfig
+from idmetric.metric.nearid import NearIDConfig
 from tests.published import attention_pool, preprocess
 
 SMALL = {"hidden_size": 48, "intermediate_size": 100, "num_hidden_layers": 3, "num_attention_heads": 4,

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 
 from idmetric import IDSim, load
-from idmetric.metric.models.idsim import IDSimConfig
-from idmetric.metric.models.tiny import TinyConfig
+from idmetric.metric.idsim import IDSimConfig
+from idmetric.metric.tiny.tiny import TinyConfig
 
 CONFIG = TinyConfig(
     backbone="tf_efficientnet_lite0", image_size=96, hidden=8, features="final", patch_stages=(3, 4),

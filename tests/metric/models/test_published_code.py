@@ -24,7 +24,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from idmetric import IDSim
-from idmetric.metric.distance.matrix import distance_matrix
+from idmetric.metric.distance import distance_matrix
 from tests.published import Shape, Trunk, publish, shape_of
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "images"

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from idmetric import IDSim, load
 from idmetric.metric.checkpoints.weights import SCALE, unpacked
-from idmetric.metric.models.tiny import TinyConfig
+from idmetric.metric.tiny.tiny import TinyConfig
 
 CONFIG = TinyConfig(
     backbone="tf_efficientnet_lite0", image_size=96, hidden=8, features="final", patch_stages=(3, 4),

@@ -11,10 +11,10 @@ from torch import nn
 from benchmarks.sizes import MODELS, size_of, size_of_qwen
 from idmetric import IDSim
 from idmetric.metric.checkpoints import released
-from idmetric.metric.models.idsim import Head, IDSimConfig
-from idmetric.metric.models.nearid import NearIDConfig
-from idmetric.metric.models.sizes import SIZES
-from idmetric.metric.models.timm_encoders import build
+from idmetric.metric.idsim import Head, IDSimConfig
+from idmetric.metric.nearid import NearIDConfig
+from idmetric.metric.sizes import SIZES
+from idmetric.metric.timm_models import build
 
 # of the published encoders: width, blocks, tokens of an image
 SHAPES = {

@@ -15,8 +15,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from idmetric import CheckpointError, ImageReadError, VisIDEmbed, load
-from idmetric.metric.models.visid import CANDIDATE, TASKS, VisIDConfig
-from idmetric.metric.models.visid_tokens import PromptInput, patchify, prompt_tokens
+from idmetric.metric.visid.tokens import PromptInput, patchify, prompt_tokens
+from idmetric.metric.visid.visid import CANDIDATE, TASKS, VisIDConfig
 
 transformers = pytest.importorskip("transformers")
 

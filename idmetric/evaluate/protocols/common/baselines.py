@@ -25,11 +25,11 @@ from torch import Tensor
 
 from idmetric.evaluate.protocols.common.columns import Array
 from idmetric.evaluate.protocols.common.pairwise import PairModel
-from idmetric.metric.checkpoints.fingerprint import weights_digest
-from idmetric.metric.distance.embedding import Embedding
-from idmetric.metric.images.read import picture_pixels
-from idmetric.metric.models.devices import auto_device
-from idmetric.stream.encoders import PlainVectorModel
+from idmetric.metric.embedder import auto_device
+from idmetric.metric.embedding import Embedding
+from idmetric.metric.fingerprint import weights_digest
+from idmetric.metric.images import picture_pixels
+from idmetric.stream import PlainVectorModel
 from idmetric.version import __version__
 
 DeviceLike = torch.device | str

@@ -34,7 +34,7 @@ from torch import Tensor
 
 from idmetric.data.generate.weights import NO_CHECKER, Place, Repository, load_pipeline, version
 from idmetric.evaluate.protocols.common.baselines import DeviceLike, PairBaseline, signature_of
-from idmetric.metric.files.hints import need
+from idmetric.metric.files import need
 
 BASE = Repository("stable-diffusion-v1-5/stable-diffusion-v1-5", "creativeml-openrail-m")
 STEPS = 1000

@@ -18,16 +18,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from idmetric.evaluate.protocols.common.baselines import DeviceLike, device_or_auto, signature_of
-from idmetric.metric.checkpoints.errors import CheckpointError
-from idmetric.metric.checkpoints.fetch_folder import fetch_folder
-from idmetric.metric.checkpoints.fingerprint import weights_digest
-from idmetric.metric.checkpoints.folder import Files
 from idmetric.metric.checkpoints.format import CONFIG, read_json
 from idmetric.metric.checkpoints.pretrained import FILES, open_model, open_processor
-from idmetric.metric.checkpoints.revision import Hub
-from idmetric.metric.distance.embedding import Embedding
-from idmetric.metric.files.hints import need
-from idmetric.stream.encoders import PlainVectorModel
+from idmetric.metric.checkpoints.resolve import Files, Hub, fetch_folder
+from idmetric.metric.embedding import Embedding
+from idmetric.metric.errors import CheckpointError
+from idmetric.metric.files import need
+from idmetric.metric.fingerprint import weights_digest
+from idmetric.stream import PlainVectorModel
 
 _CLASSES = {"clip": "CLIPModel", "siglip": "SiglipModel"}  # SigLIP2 at a fixed size is of type siglip too
 

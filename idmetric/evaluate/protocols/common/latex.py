@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from idmetric.evaluate.protocols.common.grids import Grid, grids, text
 from idmetric.evaluate.protocols.common.result import Result, footnotes
-from idmetric.metric.files.hints import need
+from idmetric.metric.files import need
 
 
 def latex(results: Sequence[Result]) -> str:

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from idmetric.metric.checkpoints.errors import CheckpointError
-from idmetric.metric.models import names
+from idmetric.metric.errors import CheckpointError
+from idmetric.metric.load import check_name
 
 if TYPE_CHECKING:
     import torch
 
     from idmetric.evaluate.protocols.common.scorers import Model
-    from idmetric.metric.models.embedder import Embedder
-    from idmetric.metric.models.idsim import IDSim
+    from idmetric.metric.embedder import Embedder
+    from idmetric.metric.idsim import IDSim
 
 BRANCHES = ("dino_vitb16", "clip_vitb32", "open_clip_vitb32", "dinov2_vitb14", "synclr_vitb16")  # of DreamSim
 BASELINES = ("hsv", "lpips", "dreamsim", *(f"dreamsim:{branch}" for branch in BRANCHES))
@@ -36,7 +36,7 @@ def check(source: str) -> None:
     variants = [name for name in (*BASELINES, *DIFFSIM) if name.partition(":")[0] == family]
     if variants:
         raise CheckpointError(f"unknown baseline {source!r}: choose {', '.join(variants)}")
-    names.check(source.removeprefix(UNTRAINED))
+    check_name(source.removeprefix(UNTRAINED))
 
 
 def is_diffsim(source: str) -> bool:
@@ -83,7 +83,7 @@ def open_model(
 
         return open_judge(source.removeprefix(JUDGE))
 
-    from idmetric.metric.models.load import load
+    from idmetric.metric.load import load
 
     options: dict[str, Any] = {"device": device}
     if dtype is not None:
@@ -102,7 +102,7 @@ def untrained_twin(metric: Embedder, seed: int = 0) -> IDSim:
     """
     import torch
 
-    from idmetric.metric.models.idsim import IDSim
+    from idmetric.metric.idsim import IDSim
 
     if not isinstance(metric, IDSim):
         raise CheckpointError(f"only IDSim models have an untrained twin, and {metric.label} is not one")

@@ -20,10 +20,7 @@ from torch import Tensor
 from idmetric.data.embed import items_of
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.protocols.common.columns import Array, Ints
-from idmetric.stream.encoders import ImageModel, PlainModel
-from idmetric.stream.item import Head, Look, Want
-from idmetric.stream.pipeline import batches
-from idmetric.stream.reader import Reader
+from idmetric.stream import Head, ImageModel, Look, PlainModel, Reader, Want, batches
 
 Rows = Sequence[int] | NDArray[np.integer]
 Progress = Callable[[int, int], None]

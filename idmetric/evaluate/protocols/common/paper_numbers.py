@@ -91,8 +91,8 @@ def visme_row(protocol: str, signature: Mapping[str, str]) -> str | None:
 def labels_of(source: str) -> list[str]:
     """The labels of the model that `--model` opens by this name: with each name that it may have been opened by."""
     from idmetric.metric.checkpoints import released
-    from idmetric.metric.images.fit import SQUASH
-    from idmetric.metric.models.named import NAMED
+    from idmetric.metric.images import SQUASH
+    from idmetric.metric.named import NAMED
 
     if source in NAMED:
         score = NAMED[source]

@@ -14,7 +14,7 @@ from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths, know
 from idmetric.evaluate.protocols.common.intervals import codes
 from idmetric.evaluate.protocols.common.scorers import Scorer, slices
 from idmetric.evaluate.statistics.checks import first_highest
-from idmetric.metric.distance.ties import STEP, comparable
+from idmetric.metric.ties import STEP, comparable
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest

@@ -20,9 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.evaluate.statistics.paired import Comparison, family
-from idmetric.metric.files import json_file
-from idmetric.metric.files.output import replacing
-from idmetric.metric.files.tables import csv_text, in_csv, printable, rounded
+from idmetric.metric.files import json_text, replacing
+from idmetric.metric.tables import csv_text, in_csv, printable, rounded
 from idmetric.version import __version__
 
 
@@ -199,7 +198,7 @@ def as_json(
                 "items": dict((files or {}).get(result.model, {})),
             }
         )
-    return json_file.text({"idmetric": __version__, "results": entries}, indent=2, default=str) + "\n"
+    return json_text({"idmetric": __version__, "results": entries}, indent=2, default=str) + "\n"
 
 
 def footnotes(results: Sequence[Result]) -> list[str]:
@@ -254,7 +253,7 @@ def write_items(path: Path, columns: Columns, result: Result) -> None:
         **result.signature,
         **result.settings,
     }
-    metadata = {"idmetric": json_file.text(about, default=str)}
+    metadata = {"idmetric": json_text(about, default=str)}
     items = pa.table(dict(columns)).replace_schema_metadata(metadata)
     with replacing(path) as temporary:
         pyarrow.parquet.write_table(items, temporary)

@@ -21,14 +21,13 @@ from numpy.typing import NDArray
 from idmetric.evaluate.protocols.common.columns import Array
 from idmetric.evaluate.protocols.common.paper_numbers import missing_rows, open_points
 from idmetric.evaluate.protocols.common.result import Result
-from idmetric.metric.calibration.apply import PAIR_RATE, CalibrationError
-from idmetric.metric.calibration.apply import read as read_calibration
-from idmetric.metric.distance.matrix import distance, distance_matrix, needs_patches
+from idmetric.metric.calibration import PAIR_RATE, CalibrationError
+from idmetric.metric.calibration import read_calibration as read_calibration
+from idmetric.metric.distance import distance, distance_matrix, needs_patches
 from idmetric.scoring.calibrations import STORED, limit_at
 from idmetric.scoring.limits import Limit
-from idmetric.stream.encoders import PlainVectorModel, VectorModel
-from idmetric.stream.item import Head, Look, Want
-from idmetric.stream.keys import settings_digest
+from idmetric.store import settings_digest
+from idmetric.stream import Head, Look, PlainVectorModel, VectorModel, Want
 
 if TYPE_CHECKING:
     import torch
@@ -37,8 +36,8 @@ if TYPE_CHECKING:
     from idmetric.data.embed import Stored
     from idmetric.data.manifest.table import Manifest
     from idmetric.evaluate.protocols.common.pairwise import PairModel
-    from idmetric.metric.distance.embedding import Embedding
-    from idmetric.metric.models.embedder import Embedder
+    from idmetric.metric.embedder import Embedder
+    from idmetric.metric.embedding import Embedding
 
 Rows = Sequence[int] | NDArray[np.integer]
 Model: TypeAlias = "Embedder | PlainVectorModel | PairModel | PairJudge"  # what `models.open_model` opens
@@ -55,7 +54,7 @@ class EvalSettings:
     """Settings of all protocols.
 
     Attributes:
-        distance: of models with patches, see `idmetric.metric.distance.matrix`.
+        distance: of models with patches, see `idmetric.metric.distance`.
         bootstrap: resamples for intervals; 0 = none. seed: of the resampling.
         store: folder that keeps embeddings; None keeps none.
         look: whether models see whole images or subjects alone.
@@ -195,7 +194,7 @@ def bind(
     from idmetric.data.embed import unusable
     from idmetric.data.manifest.check import without
     from idmetric.evaluate.protocols.common.pairwise import PairModel
-    from idmetric.metric.models.embedder import Embedder
+    from idmetric.metric.embedder import Embedder
 
     vector_models: dict[str, VectorModel] = {}
     pair_models: dict[str, PairModel] = {}
@@ -321,7 +320,7 @@ def _bound_pairs(
 
 def is_embedder(model: Any) -> TypeIs[Embedder]:
     """Whether a model is an `Embedder`; to ask does not load torch."""
-    from idmetric.metric.models.embedder import Embedder
+    from idmetric.metric.embedder import Embedder
 
     return isinstance(model, Embedder)
 
@@ -464,7 +463,7 @@ def calibrated(
     Raises:
         CalibrationError: for a file of another model, distance or way of masking, or without such a threshold.
     """
-    from idmetric.metric.models.embedder import Embedder
+    from idmetric.metric.embedder import Embedder
 
     if not isinstance(model, Embedder):
         return None

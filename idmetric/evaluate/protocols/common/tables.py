@@ -24,8 +24,8 @@ from idmetric.evaluate.protocols.common.result import (
     write_items,
 )
 from idmetric.evaluate.protocols.common.table_columns import Column
-from idmetric.metric.files.output import replacing
-from idmetric.metric.files.tables import aligned
+from idmetric.metric.files import replacing
+from idmetric.metric.tables import aligned
 
 
 def table(results: Sequence[Result], width: int = 0, elsewhere: str = "") -> str:

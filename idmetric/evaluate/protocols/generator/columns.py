@@ -22,11 +22,11 @@ from idmetric.evaluate.protocols.common.scorers import (
 from idmetric.evaluate.protocols.common.table_columns import Column
 from idmetric.evaluate.protocols.generator.images import Copies, Images, MethodScores, Names, Place
 from idmetric.evaluate.protocols.generator.pattern import REFERENCE, TRAINING
-from idmetric.metric.distance.ties import comparable
+from idmetric.metric.ties import comparable
 from idmetric.scoring.copies import THRESHOLD, compare_prints, take_print
 from idmetric.scoring.copy_warnings import is_gray
 from idmetric.scoring.references import distinct
-from idmetric.stream.keys import key_of
+from idmetric.store import key_of
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from PIL import ImageEnhance, ImageOps
 
 from idmetric.evaluate.protocols.generator.outputs import read
-from idmetric.metric.files.output import replacing
+from idmetric.metric.files import replacing
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest

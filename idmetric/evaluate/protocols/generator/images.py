@@ -15,7 +15,7 @@ from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths, free
 from idmetric.evaluate.protocols.common.scorers import Scorer
 from idmetric.evaluate.protocols.generator.pattern import GENERATED, REFERENCE, TRAINING
 from idmetric.evaluate.statistics.diversity import mean_pairwise_distance
-from idmetric.metric.distance.ties import comparable
+from idmetric.metric.ties import comparable
 from idmetric.scoring.references import leave_one_out
 
 if TYPE_CHECKING:

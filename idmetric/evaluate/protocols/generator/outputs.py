@@ -29,9 +29,9 @@ from idmetric.evaluate.protocols.generator.pattern import (
     fields_of,
     split,
 )
+from idmetric.metric import paths
 from idmetric.metric.errors import RequestError
-from idmetric.metric.images import paths
-from idmetric.stream.keys import key_of
+from idmetric.store import key_of
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest

@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from idmetric.metric.images.opening import open_file
-from idmetric.metric.images.small import SIZE, small_picture
-from idmetric.stream.item import Item
+from idmetric.metric.images import SIZE, open_file, small_picture
+from idmetric.stream import Item
 
 ImageSource = str | bytes  # of a manifest's row
 

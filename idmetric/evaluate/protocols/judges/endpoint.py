@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from idmetric.data.chat import check_address, hidden, is_local, open_client, reason_of
 from idmetric.metric.errors import RequestError
-from idmetric.metric.files.hints import need
+from idmetric.metric.files import need
 
 if TYPE_CHECKING:
     import openai

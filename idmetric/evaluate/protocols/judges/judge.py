@@ -28,7 +28,7 @@ from PIL import Image
 from idmetric.evaluate.protocols.judges.endpoint import Endpoint
 from idmetric.evaluate.protocols.judges.questions import QUESTIONS, Question
 from idmetric.metric.errors import RequestError
-from idmetric.metric.images.read import read_image
+from idmetric.metric.images import read_image
 
 ANSWERS = "answers.jsonl"  # in the folder for answers
 _TRIES = 4  # answers to a pair that may be unreadable

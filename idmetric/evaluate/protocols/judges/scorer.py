@@ -30,10 +30,10 @@ from idmetric.evaluate.protocols.judges.endpoint import Endpoint
 from idmetric.evaluate.protocols.judges.judge import Judge
 from idmetric.evaluate.protocols.judges.questions import QUESTIONS
 from idmetric.metric.errors import RequestError
-from idmetric.metric.files import json_file
-from idmetric.metric.images.read import ImageReadError, read_image
-from idmetric.metric.images.regions import cut_out
-from idmetric.stream.pipeline import threads
+from idmetric.metric.files import read_json_file
+from idmetric.metric.images import ImageReadError, read_image
+from idmetric.metric.masks import cut_out
+from idmetric.stream import threads
 
 Rows = Sequence[int] | NDArray[np.integer]
 _JUDGE = ("side", "max_tokens", "concurrency")
@@ -131,7 +131,7 @@ def open_judge(source: str | Path) -> JudgeModel:
     if not Path(path).is_file() and "@" in path:
         path, _, host = path.rpartition("@")
     try:
-        options = json_file.read(path)
+        options = read_json_file(path)
         if not isinstance(options, dict) or "url" not in options:
             raise ValueError('give {"url": ..., "model": ...}, the address of a server and the name of its model')
         question = options.pop("question", "evidence")

@@ -29,15 +29,13 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from idmetric.evaluate.protocols.common.columns import Array, Truths
-from idmetric.metric.checkpoints.errors import CheckpointError
-from idmetric.metric.checkpoints.fetch_folder import fetch_folder
-from idmetric.metric.checkpoints.folder import Files
 from idmetric.metric.checkpoints.format import CONFIG, read_json
 from idmetric.metric.checkpoints.pretrained import FILES, folder_revision, open_model, open_processor
-from idmetric.metric.files import StrPath
-from idmetric.metric.files.hints import need
-from idmetric.metric.images.read import ImageLike, read_image
-from idmetric.metric.models.devices import auto_device
+from idmetric.metric.checkpoints.resolve import Files, fetch_folder
+from idmetric.metric.embedder import auto_device
+from idmetric.metric.errors import CheckpointError
+from idmetric.metric.files import StrPath, need
+from idmetric.metric.images import ImageLike, read_image
 
 
 class EncodedImage(NamedTuple):

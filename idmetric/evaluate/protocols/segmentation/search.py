@@ -21,8 +21,8 @@ from idmetric.evaluate.protocols.segmentation.persam import PerSAM
 from idmetric.evaluate.statistics import segmentation as measures
 from idmetric.matching.heatmaps import coverage, layout
 from idmetric.matching.patches import Layout, patch_tokens, prototypes
-from idmetric.metric.distance.embedding import Embedding
-from idmetric.metric.images.coverage import read_mask
+from idmetric.metric.embedding import Embedding
+from idmetric.metric.masks import read_mask
 
 _SIDE = 512  # longer side at which masks are compared, in pixels
 _REFERENCE, _TARGETS = "train", ("test_dense", "test")  # PODS's parts

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from idmetric.evaluate.statistics.checks import Truths, labeled
-from idmetric.metric.distance.ties import STEP, comparable
-from idmetric.metric.files.hints import need
+from idmetric.metric.files import need
+from idmetric.metric.ties import STEP, comparable
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,116 @@
+"""A user's own embedder, named as `package.module:Class`.
+
+The class offers
+
+- `label` (or `model_id`): text that names the weights and every setting on which the embeddings depend;
+- `embed(images)`: a list of upright RGB PIL images at their own sizes, to an `Embedding`, or a tensor or array (N, D).
+
+The module is imported: only name modules that you trust. A subclass of `Embedder` is used as it is.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from idmetric.metric.embedder import Embedder, LoadedImage
+from idmetric.metric.embedding import Embedding
+from idmetric.metric.errors import CheckpointError
+from idmetric.metric.images import image_of_pixels
+
+
+def open_custom(name: str, options: dict[str, Any]) -> Embedder:
+    """Import the module, make the class with the options that are given (device, dtype, ...), and check its protocol.
+
+    Raises:
+        CheckpointError: if the class does not exist, it cannot be made, or it does not meet the protocol.
+    """
+    module, _, attribute = name.partition(":")
+    try:
+        user_class = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise CheckpointError(
+            f"cannot import {attribute!r} of {module!r} for the model {name}: {error}; is its folder on PYTHONPATH?"
+        ) from error
+    arguments = {key: value for key, value in options.items() if value is not None}
+    try:
+        model = user_class(**arguments)
+    except TypeError as error:
+        raise CheckpointError(f"{name} cannot be made with the options {arguments}: {error}") from error
+    if isinstance(model, Embedder):
+        return model
+    return Custom(name, model)
+
+
+class Custom(Embedder):
+    """A user's embedder behind the interface of the others; distances `cls`, unless it gives patches on a grid.
+
+    Args:
+        name: `package.module:Class`.
+        model: the object, see the module.
+
+    Raises:
+        CheckpointError: if it lacks a label or `embed`.
+    """
+
+    def __init__(self, name: str, model: Any) -> None:
+        label = getattr(model, "label", None) or getattr(model, "model_id", None)
+        if not isinstance(label, str):
+            raise CheckpointError(f"{name} needs `label`: text that names its weights and settings, got {label!r}")
+        if not callable(getattr(model, "embed", None)):
+            raise CheckpointError(f"{name} needs `embed(images)`: PIL images to an Embedding or a tensor (N, D)")
+        super().__init__(name=name, revision="", image_size=(0, 0), mean=(0, 0, 0), std=(1, 1, 1))
+        self.preprocessor.sizes = _own_size
+        self._label = label
+        self.model = model
+        if next(self.parameters(), None) is None:  # an object without weights has a device too
+            self.place = nn.Parameter(torch.zeros(1))
+        self.requires_grad_(False).eval()  # weights stay on the device where the user has put them
+        self.weights.take_revision()
+
+    @property
+    def label(self) -> str:
+        """See `Embedder.label`: the name, and the object's own label."""
+        return f"Custom:{self.name}[{self._label}]"
+
+    @property
+    def resolution(self) -> str:
+        """Images keep their own size."""
+        return "own"
+
+    def config(self) -> dict[str, Any]:
+        """See `Embedder.config`."""
+        return {"class": self.name, "label": self._label}
+
+    def embed_prepared(self, batch: Sequence[LoadedImage], patches: bool = True) -> Embedding:
+        """See `Embedder.embed_prepared`."""
+        pictures = [image_of_pixels(pixels) for pixels, _ in batch]
+        output = self.model.embed(pictures)
+        features: Any = output
+        if isinstance(output, Embedding):
+            features = output.cls
+        if isinstance(features, np.ndarray | Sequence) and not isinstance(features, str):
+            features = torch.as_tensor(np.asarray(features))
+        count = len(pictures)
+        is_table = isinstance(features, Tensor) and features.ndim == 2
+        if not is_table or not features.is_floating_point() or len(features) != count:
+            kind = type(features).__name__
+            if isinstance(features, Tensor):
+                kind = f"{features.dtype} of shape {tuple(features.shape)}"
+            raise ValueError(f"{self.name}.embed({count} images) must give floats of shape ({count}, D), got {kind}")
+        features = features.detach()
+        if isinstance(output, Embedding):
+            embedding = replace(output, cls=features, model=self._maker())
+            return embedding if patches else embedding.without_patches()
+        return Embedding(features, model=self._maker())
+
+
+def _own_size(height: int, width: int) -> tuple[int, int]:
+    """The size at which an image is seen: its own."""
+    return height, width

@@ -1,1 +1,0 @@
-"""Distances between embeddings; `idmetric.metric.distance.matrix` has the table of their names."""

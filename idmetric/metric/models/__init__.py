@@ -1,1 +1,0 @@
-"""The metrics `IDSim`, `NearID`, `VisIDEmbed` and `Backbone`, and their base class."""

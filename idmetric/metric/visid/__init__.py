@@ -1,0 +1,1 @@
+"""VisIDEmbed, the Qwen2.5-VL embedder of VisME."""

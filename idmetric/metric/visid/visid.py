@@ -1,0 +1,385 @@
+"""VisIDEmbed: VisME (Cao et al., "Illuminating Visual Identity in Universal Multimodal Embeddings", arXiv 2608.01794).
+
+Qwen2.5-VL as an embedding model: an image, a text, or both go through the language model, and the last layer's hidden
+state at the last token, scaled to unit length, is the embedding. Instructions set the kind of comparison: a query may
+ask for "the same person", a candidate is only represented. `metric(a, b)` gives both sides the same instruction, and an
+image is at distance 0 from itself. For instruction-conditioned retrieval, embed queries by `embed(..., task=...)` and
+candidates by `embed(...)`.
+
+From the paper: Qwen2.5-VL, at most 200,704 pixels and 768 tokens, cosine similarity, instructions for queries and a
+neutral one for candidates. The published card's usage text was not available, so these are inferred, after VLM2Vec
+(the code base such models descend from), and can be set: `prompt_style`, `positions`, the instructions' words.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from idmetric.metric.checkpoints import format as checkpoint
+from idmetric.metric.checkpoints import released
+from idmetric.metric.checkpoints.config import check_view
+from idmetric.metric.checkpoints.pretrained import FILES, folder_revision
+from idmetric.metric.checkpoints.resolve import Files, Hub, fetch_folder
+from idmetric.metric.checkpoints.weights import dtype_of
+from idmetric.metric.embedder import (
+    Embedder,
+    OnProgress,
+    at_least_float32,
+    auto_device,
+    in_batches,
+    opening,
+    warn_of_lost_graph,
+)
+from idmetric.metric.embedding import Embedding
+from idmetric.metric.errors import CheckpointError, understanding
+from idmetric.metric.files import StrPath, need, replacing
+from idmetric.metric.images import WHITE, Color, ImageLike, Outside, split_images
+from idmetric.metric.load import tell_apart
+from idmetric.metric.masks import Images, MaskId, Masks, labeled, split_masks
+from idmetric.metric.pixels import place
+from idmetric.metric.visid.config import CANDIDATE, IMAGE, MOST_RATIO, STEP, TASKS, VisIDConfig
+from idmetric.metric.visid.files import CLASSES, SETTINGS, open_model, read_normalization, read_settings
+from idmetric.metric.visid.tokens import PromptInput, patchify, prompt_tokens, vision_positions
+
+__all__ = ["CANDIDATE", "MOST_RATIO", "TASKS", "VisIDConfig", "VisIDEmbed"]
+
+
+class VisIDEmbed(Embedder):
+    """Identity similarity after VisME; needs transformers (`pip install 'idmetric[visid]'`).
+
+    >>> metric = VisIDEmbed()  # doctest: +SKIP
+    >>> metric("reference.jpg", ["a.png", "b.png"])  # distances, shape (2,)  # doctest: +SKIP
+    >>> query = metric.embed("person.jpg", task="reidentification")  # doctest: +SKIP
+    >>> metric(query, metric.embed(gallery))  # doctest: +SKIP
+
+    Args:
+        source: "3b" (default) or "7b", the published models, downloaded once; or a folder or Hub repository with a
+            Qwen2.5-VL or Qwen2-VL in transformers' format.
+        config: see `VisIDConfig`; default the settings saved with the model, else the defaults.
+        dtype: default the weights' own (bfloat16 for the published ones).
+        revision, device, background, cache_dir, token, local_files_only: as for `IDSim`.
+
+    `Embedding.patches` are the hidden states at the image's tokens, as many as max_pixels allows; those an image does
+    not fill have weight 0.
+
+    Raises:
+        CheckpointError: if the weights cannot be found, fetched or understood. No other model is ever loaded instead.
+    """
+
+    model_type = "visid"
+    reads_words = True
+    settings: VisIDConfig
+
+    @opening()
+    def __init__(
+        self,
+        source: StrPath = "3b",
+        *,
+        config: VisIDConfig | None = None,
+        revision: str | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | str | None = None,
+        background: Color = WHITE,
+        cache_dir: str | None = None,
+        token: str | None = None,
+        local_files_only: bool = False,
+    ) -> None:
+        need("visid", "VisIDEmbed", transformers="transformers")
+
+        name = released.source_name(source)
+        release = f"visid_{name}" if f"visid_{name}" in released.VISID else name
+        hub = Hub(revision, cache_dir, token, local_files_only)
+        folder = fetch_folder(released.files_of(release, released.VISID, hub), FILES)
+        files = Files(folder)
+        kind = checkpoint.read_json(files[checkpoint.CONFIG]).get("model_type")
+        if kind not in list(CLASSES):
+            raise CheckpointError(
+                f"{name!r} holds a model of type {kind!r}, not {' or '.join(CLASSES)}: use idmetric.load"
+            )
+        with understanding(folder):
+            mean, std = read_normalization(folder)
+            check_view(1, mean, std)
+
+        settings = config or read_settings(folder)
+        side = math.isqrt(settings.max_pixels)
+        super().__init__(
+            name=name,
+            revision=folder_revision(folder),
+            image_size=(side, side),
+            mean=mean,
+            std=std,
+            background=background,
+            files=files,
+        )
+        self.settings = settings
+        self.preprocessor.sizes = settings.size_for
+        tell_apart(self.weights)
+        self.backbone, self.tokenizer = open_model(kind, folder, dtype_of(dtype), device or auto_device())
+        vision = self.backbone.config.vision_config
+        if (vision.patch_size, vision.spatial_merge_size, vision.temporal_patch_size) != (14, 2, 2):
+            raise CheckpointError(f"{name!r} does not cut images into 2 x 2 patches of 14 pixels, as Qwen2.5-VL does")
+        self._image_token = int(self.tokenizer.convert_tokens_to_ids(IMAGE))
+        self._control_tokens = [token for token in self.tokenizer.get_added_vocab() if token.startswith("<|")]
+        self._finish(device, None)
+
+    # Pixels and words in, embedding out
+
+    @property
+    def resolution(self) -> str:
+        """The fewest and the most pixels at which images are seen."""
+        return f"{self.settings.min_pixels}-{self.settings.max_pixels}px"
+
+    @property
+    def label(self) -> str:
+        """See `Embedder.label`: prompt style, positions, and a digest of all settings."""
+        digest = hashlib.sha256(json.dumps(self.config(), sort_keys=True).encode()).hexdigest()[:6]
+        return f"{super().label}[{self.settings.prompt_style},{self.positions},{digest}]"
+
+    @property
+    def positions(self) -> str:
+        """The kind of positions: "vision" or "sequential"."""
+        if self.settings.positions != "auto":
+            return self.settings.positions
+        if self.settings.prompt_style == "vlm2vec":
+            return "sequential"
+        return "vision"
+
+    def embed_pixels(self, pixels: Tensor) -> Embedding:
+        """Embed pixels (B, 3, h, w) at their final size under the default instruction."""
+        return self.embed_prepared([PromptInput(self.settings.instruction, image) for image in pixels])
+
+    def embed(
+        self,
+        images: Images | Sequence[ImageLike | None] | None = None,
+        *,
+        texts: str | Sequence[str] | None = None,
+        task: str | None = None,
+        instruction: str | None = None,
+        batch_size: int = 8,
+        masks: Masks = None,
+        mask_id: MaskId | None = None,
+        outside: Outside = "black",
+        patches: bool = True,
+        workers: int = 0,
+        progress: OnProgress | None = None,
+    ) -> Embedding:
+        """Embed images, texts, or pairs of both, in batches, without building a graph.
+
+        Args:
+            images: as for `Embedder.embed`; None for texts alone, also within a list of images.
+            texts: a text for each image (a caption, an edit), or one for all.
+            task: the instruction of one of the meta-tasks, a key of `TASKS`, for queries.
+            instruction: its words instead; "" for none. Default: the settings', which differ for texts alone.
+            batch_size, masks, mask_id, outside, patches, workers, progress: as for `Embedder.embed`.
+
+        Raises:
+            ImageReadError: naming the image that cannot be read.
+            ValueError: for nothing to embed, texts or masks that do not fit the images, or an unknown task.
+        """
+        if task is not None:
+            if instruction is not None:
+                raise ValueError("give a task or an instruction, not both")
+            if task not in TASKS:
+                raise ValueError(f"unknown task {task!r}: choose {', '.join(TASKS)}, or give instruction=")
+            instruction = TASKS[task]
+
+        warn_of_lost_graph(images)
+        with torch.no_grad():
+            return self._embed(
+                images,
+                labeled(masks, mask_id),
+                outside,
+                texts,
+                instruction,
+                batch_size=batch_size,
+                patches=patches,
+                progress=progress,
+                workers=workers,
+            )
+
+    def _embed(
+        self,
+        images: Any,
+        masks: Masks,
+        outside: Outside,
+        texts: str | Sequence[str] | None = None,
+        instruction: str | None = None,
+        **batching: Any,
+    ) -> Embedding:
+        texts = [texts] if isinstance(texts, str) else list(texts or [])
+        singles = [None] * len(texts) if images is None else _singles(images)
+        if not singles:
+            raise ValueError("nothing to embed: give images, texts, or both")
+        if len(texts) <= 1:
+            texts = (texts or [""]) * len(singles)
+        if len(texts) != len(singles):
+            raise ValueError(f"{len(texts)} texts for {len(singles)} images: give one for each, or one for all")
+        if images is None and masks is not None:
+            raise ValueError("masks were given without images")
+        single_masks = split_masks(masks, singles)
+
+        def load(number: int) -> PromptInput:
+            image = singles[number]
+            asked = instruction
+            if asked is None:
+                asked = self._default_instruction(image)
+            parts = [part for part in (asked, texts[number]) if part]
+            words = self.settings.joiner.join(parts)
+            if image is None:
+                return PromptInput(words)
+            pixels, cover = self.preprocessor.load_image(image, single_masks[number], outside)
+            return PromptInput(words, pixels, cover)
+
+        if any(image is None for image in singles):  # a text alone has no patches
+            batching["patches"] = False
+        return in_batches(load, self.embed_prepared, singles, self.dtype, **batching)
+
+    def _default_instruction(self, image: Any) -> str:
+        return self.settings.text_instruction if image is None else self.settings.instruction
+
+    def prepare(self, picture: Image.Image | Tensor | None, cover: Tensor | None, words: str | None) -> PromptInput:
+        """See `Embedder.prepare`."""
+        if words is None:
+            words = self._default_instruction(picture)
+        if picture is None:
+            return PromptInput(words)
+        pixels, pixel_cover = self.preprocessor.fitted(picture, cover)
+        return PromptInput(words, pixels, pixel_cover)
+
+    def encode_items(self, pixels: Sequence[Tensor | None], words: Sequence[str]) -> Tensor:
+        """Embed items differentiably, as `embed` does: unit vectors (B, D), without patches.
+
+        Args:
+            pixels: (3, h, w) in [0, 1] at the size that `size_for` gives, or None for a text alone; of each item.
+            words: everything an item says, its instruction included.
+        """
+        items = [PromptInput(text, image) for text, image in zip(words, pixels, strict=True)]
+        return self.embed_prepared(items, patches=False).cls
+
+    def embed_prepared(self, batch: Sequence[PromptInput], patches: bool = True) -> Embedding:
+        """See `Embedder.embed_prepared`; a batch with a text alone has no patches."""
+        inputs = self._inputs(batch)
+        hidden = self.backbone(**inputs, use_cache=False).last_hidden_state
+
+        attended = inputs["attention_mask"]
+        if self.settings.pooling == "mean":
+            weight = attended[..., None]
+            weighted = at_least_float32(hidden) * weight
+            pooled = weighted.sum(1) / weight.sum(1)
+        else:
+            rows = torch.arange(len(batch), device=self.device)
+            last_columns = attended.sum(1) - 1
+            pooled = at_least_float32(hidden[rows, last_columns])
+        features = F.normalize(pooled, dim=-1)
+        has_texts_alone = any(item.pixels is None for item in batch)
+        if not patches or has_texts_alone:  # a text has no patches
+            return Embedding(features, model=self._maker())
+
+        # hidden states at the image's tokens, padded to the most tokens that an image may have
+        most = self.settings.max_pixels // STEP**2
+        is_image_token = inputs["input_ids"] == self._image_token
+        tokens, weights = [], []
+        for item, states, is_image in zip(batch, hidden, is_image_token, strict=True):
+            image_states = at_least_float32(states[is_image])
+            image_tokens = F.normalize(image_states, dim=-1)
+            weight = image_tokens.new_ones(len(image_tokens))
+            if item.cover is not None:
+                cover = item.cover[None, None].to(image_tokens)
+                weight = F.avg_pool2d(cover, STEP).flatten()
+            padding = most - len(image_tokens)
+            tokens.append(F.pad(image_tokens, (0, 0, 0, padding)))
+            weights.append(F.pad(weight, (0, padding)))
+        all_tokens = torch.stack(tokens)
+        all_weights = torch.stack(weights)
+        return Embedding(features, all_tokens, None, all_weights, self._maker())
+
+    def _inputs(self, items: Sequence[PromptInput]) -> dict[str, Tensor]:
+        """The backbone's arguments, padded at the end to one length."""
+        ids, positions, patches, grids = [], [], [], []
+        for item in items:
+            token_ids = torch.tensor(self._tokens(item))
+            position = torch.arange(len(token_ids)).expand(3, -1)
+            if item.pixels is not None:
+                rows, columns = item.grid
+                if self.positions == "vision":
+                    position = vision_positions(token_ids, (rows, columns), self._image_token)
+                pixels = self.normalize(place(item.pixels, self.device))
+                patches.append(patchify(pixels.to(self.dtype)))
+                grids.append((1, 2 * rows, 2 * columns))
+            ids.append(token_ids)
+            positions.append(position.T)
+
+        padding_id = self.tokenizer.pad_token_id or 0
+        inputs = {
+            "input_ids": pad_sequence(ids, batch_first=True, padding_value=padding_id),
+            "attention_mask": pad_sequence([torch.ones_like(token_ids) for token_ids in ids], batch_first=True),
+            "position_ids": pad_sequence(positions, batch_first=True).movedim(-1, 0),
+        }
+        if patches:
+            inputs["pixel_values"] = torch.cat(patches)
+            inputs["image_grid_thw"] = torch.tensor(grids)
+        return {key: value.to(self.device) for key, value in inputs.items()}
+
+    def check_words(self, words: str) -> None:
+        """Refuse a text that holds a control token of the model: ValueError."""
+        for token in self._control_tokens:
+            if token in words:
+                raise ValueError(f"a text may not hold the control token {token}")
+
+    def check_limits(self) -> None:
+        """Refuse a max_length that does not hold the largest image and the prompt's template: ValueError."""
+        largest = torch.empty(3, self.settings.max_pixels // STEP**2 * STEP, STEP, device="meta")
+        self._tokens(PromptInput(self.settings.instruction, largest))
+
+    def _tokens(self, item: PromptInput) -> list[int]:
+        self.check_words(item.words)
+        return prompt_tokens(item, self.settings, self.tokenizer)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        # angles are products of these frequencies and positions up to thousands: 16 bits would move them by radians
+        rotary: list[Any] = [module for module in self.modules() if hasattr(module, "inv_freq")]
+        frequencies = [module.inv_freq for module in rotary]
+        moved: Self = super()._apply(fn, recurse)
+        for module, exact in zip(rotary, frequencies, strict=True):
+            module.inv_freq = exact.to(module.inv_freq.device)
+        return moved
+
+    # Files
+
+    def save_pretrained(self, folder: StrPath) -> None:
+        """Write transformers' files and visid.json, see `Embedder.save_pretrained`."""
+        checkpoint.check_plain(self.state_dict())
+        target = Path(folder)
+        self.backbone.save_pretrained(target)
+        self.tokenizer.save_pretrained(target)
+        processor = {"image_mean": self.preprocessor.mean, "image_std": self.preprocessor.std}
+        with replacing(target / released.PROCESSOR) as path:
+            path.write_text(json.dumps(processor), encoding="utf-8")
+        settings = json.dumps(self.config(), indent=2, sort_keys=True)
+        with replacing(target / SETTINGS) as path:
+            path.write_text(settings + "\n", encoding="utf-8")
+        self._was_saved(target, folder_revision)
+
+
+def _singles(images: Any) -> list[ImageLike | None]:
+    """One flat list of single images, with None where a list has a text without an image."""
+    if not isinstance(images, list | tuple) or all(image is not None for image in images):
+        return [*split_images(images)]
+    singles: list[ImageLike | None] = []
+    for image in images:
+        if image is None:
+            singles.append(None)
+        else:
+            singles += split_images(image)
+    return singles

@@ -1,1 +1,0 @@
-"""From items to embeddings: each file opened and decoded once, each content embedded once and kept."""
