@@ -29,7 +29,8 @@ from idmetric.evaluate.protocols.common.protocol import find
 from idmetric.evaluate.protocols.common.result import numbers_of
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
 from idmetric.metric.checkpoints import released
-from idmetric.metric.checkpoints.resolve import Hub, fetch
+from idmetric.metric.checkpoints.format import file_of
+from idmetric.metric.checkpoints.resolve import resolve
 from idmetric.metric.embedder import Embedder
 from idmetric.metric.load import load
 from idmetric.metric.sizes import SIZES
@@ -58,7 +59,7 @@ def opened(name: str, device: str | None) -> Embedder:
 
 def check_repository(name: str, options: argparse.Namespace) -> Iterator[Row]:
     """Licenses, revisions and gates of a model's repositories."""
-    release = released.models()[name]
+    release = released.MODELS[name]
     info = HfApi().model_info(release.repo)
     yield f"license of {release.repo}", license_of(info), "" if release.license == "unknown" else release.license
     yield f"gated: {release.repo}", yes(info.gated), "no"
@@ -92,8 +93,7 @@ def check_card(name: str, options: argparse.Namespace) -> Iterator[Row]:
     """Lines of a VisID's card on prompts, pooling and normalization, to read; the assumption is in the page."""
     if name not in released.VISID:
         return
-    release = released.models()[name]
-    card = fetch(release.repo, "README.md", Hub(revision=release.revision)).read_text(encoding="utf-8")
+    card = file_of(resolve(name, ["README.md"]), "README.md").read_text(encoding="utf-8")
     for word in ("prompt", "instruction", "pool", "normaliz", "transformers"):
         lines = [line.strip() for line in card.splitlines() if word in line.lower()]
         yield f"card, lines with {word!r}", " / ".join(lines) or "none", ""
@@ -195,8 +195,7 @@ def files_of(info: ModelInfo) -> list[str]:
 
 def read_json(name: str, file: str) -> Mapping[str, Any]:
     """A JSON file of a model's repository, at its pinned revision."""
-    release = released.models()[name]
-    path = fetch(release.repo, file, Hub(revision=release.revision))
+    path = file_of(resolve(name, [file]), file)
     settings: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return settings
 
@@ -215,7 +214,7 @@ def line(*cells: str) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the checks and print their table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = tuple(released.models())
+    names = tuple(released.MODELS)
     parser.add_argument("--models", nargs="+", choices=names, default=names, metavar="MODEL")
     parser.add_argument("--checks", nargs="+", choices=tuple(CHECKS), default=tuple(CHECKS), metavar="CHECK")
     parser.add_argument("--sample", type=int, default=300, help="rows of each data set for the check table")

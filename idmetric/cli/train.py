@@ -112,7 +112,7 @@ def run(name: str, module: Any, args: Namespace) -> Stopped | None:
         CommandError: if a setting, the data or the output is wrong.
         idmetric.train.state.TrainError: as `fit`.
     """
-    from idmetric.metric.checkpoints.resolve import RECORD
+    from idmetric.metric.checkpoints.format import RECORD
     from idmetric.metric.files import check_writable
     from idmetric.train import run_folder
     from idmetric.train.loader import seed_all

@@ -14,6 +14,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,8 +24,9 @@ from PIL import Image
 
 from idmetric.matching.detect import Detections, Detector
 from idmetric.matching.regions import Box
+from idmetric.metric.checkpoints.format import CONFIG, revision_of
 from idmetric.metric.checkpoints.pretrained import FILES, folder_revision, open_model, open_processor
-from idmetric.metric.checkpoints.resolve import Files, Hub, fetch_folder, revision_of
+from idmetric.metric.checkpoints.resolve import resolve
 from idmetric.metric.embedder import auto_device
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files import need
@@ -50,17 +52,17 @@ class Pretrained:
     unused: ClassVar[Sequence[str]] = ()
 
     @cached_property
-    def files(self) -> Files:
-        """The files of its weights, all of one commit."""
-        return Files(self.source, Hub(self.revision), advice="in the shell --detector NAME=FOLDER")
+    def folder(self) -> Path:
+        """Where its files are."""
+        advice = "in the shell --detector NAME=FOLDER"
+        return resolve(self.source, FILES, revision=self.revision, advice=advice)
 
     @cached_property
     def weights(self) -> str:
         """The name of exactly these weights: repository and commit, or folder and a digest of its files."""
-        config = self.files["config.json"]
-        if self.files.local:
-            return f"{config.parent.name}@{folder_revision(config.parent)}"
-        return f"{self.source}@{revision_of(config)}"
+        if Path(self.source).is_dir():
+            return f"{self.folder.name}@{folder_revision(self.folder)}"
+        return f"{self.source}@{revision_of(self.folder / CONFIG)}"
 
     @cached_property
     def loaded(self) -> tuple[Any, Any]:
@@ -71,16 +73,15 @@ class Pretrained:
             CheckpointError: naming the weights, if they cannot be fetched, or do not fit the class.
         """
         need("eval", self.model_class, transformers="transformers")
-        folder = fetch_folder(self.files, FILES)
         model = open_model(
             self.model_class,
-            folder,
+            self.folder,
             self.parts,
             dtype=torch.float32,  # in half precision some fail, and others find other boxes
             device=self.device or auto_device(),
             unused=self.unused,
         )
-        return open_processor(self.processor_class, folder), model
+        return open_processor(self.processor_class, self.folder), model
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,8 +14,9 @@ from torch import Tensor
 
 from idmetric.metric.checkpoints import format as checkpoint
 from idmetric.metric.checkpoints.config import check_arguments, check_fields, check_view
+from idmetric.metric.checkpoints.format import file_of, revision_of
 from idmetric.metric.checkpoints.released import source_name
-from idmetric.metric.checkpoints.resolve import Files, Hub, revision_of
+from idmetric.metric.checkpoints.resolve import resolve as folder_of
 from idmetric.metric.checkpoints.weights import load_state
 from idmetric.metric.embedder import Embedder, opening
 from idmetric.metric.errors import CheckpointError, understanding
@@ -85,7 +87,7 @@ class EncoderSource:
         revision: which exact weights; "" for random ones.
         weights: a file with the encoder's weights in timm's format.
         state: the tensors of the whole model.
-        files: the folder or repository of a saved model.
+        folder: of a saved model.
         score: the published score of that name.
     """
 
@@ -94,16 +96,18 @@ class EncoderSource:
     revision: str = ""
     weights: StrPath | None = None
     state: dict[str, Tensor] | None = None
-    files: Files | None = None
+    folder: Path | None = None
     score: NamedScore | None = None
 
     @property
     def is_strangers(self) -> bool:
         """Whether the settings come from a file, which may be anybody's."""
-        return self.files is not None or self.name.startswith(HUB)
+        return self.folder is not None or self.name.startswith(HUB)
 
 
-def resolve(name: str, choices: Choices, hub: Hub, *, pretrained: bool, weights: StrPath | None) -> EncoderSource:
+def resolve(
+    name: str, choices: Choices, hub: Mapping[str, Any], *, pretrained: bool, weights: StrPath | None
+) -> EncoderSource:
     """Find what a name stands for, and download its weights; arguments as for `Backbone`.
 
     Raises:
@@ -116,12 +120,12 @@ def resolve(name: str, choices: Choices, hub: Hub, *, pretrained: bool, weights:
 
     if name.startswith(HUB):
         name, _, revision = name.partition("@")
-        hub = replace(hub, revision=revision or hub.revision)
-        files = Files(name.removeprefix(HUB), hub, published=True)
-        config = _hub_config(name, files, choices)
+        hub = {**hub, "revision": revision or hub["revision"]}
+        folder = folder_of(name.removeprefix(HUB), [checkpoint.CONFIG, checkpoint.WEIGHTS], is_on_hub=True, **hub)
+        config = _hub_config(name, folder, choices)
         if needs_weights:
-            weights = files.optional(checkpoint.WEIGHTS)
-            if weights is None:
+            weights = folder / checkpoint.WEIGHTS
+            if not weights.is_file():
                 raise CheckpointError(
                     f"{name!r} has no {checkpoint.WEIGHTS}, and pickled files of the Hub are not read: ask its "
                     "owner for safetensors, or pass weights= a file that you trust"
@@ -147,9 +151,9 @@ def resolve(name: str, choices: Choices, hub: Hub, *, pretrained: bool, weights:
     return EncoderSource(name, config, _revision(weights), weights, score=score)
 
 
-def _saved_model(name: str, choices: Choices, hub: Hub, weights: StrPath | None) -> EncoderSource:
+def _saved_model(name: str, choices: Choices, hub: Mapping[str, Any], weights: StrPath | None) -> EncoderSource:
     """A folder or repository in our own format; the user's choices go before the saved ones, except for the size."""
-    saved = checkpoint.read(Files(name, hub))
+    saved = checkpoint.read(folder_of(name, checkpoint.FILES, **hub))
     config = checkpoint.parse(BackboneConfig, saved, "backbone")
     for setting in ("resize", "crop_pct", "interpolation"):
         choice: Any = getattr(choices, setting)
@@ -157,8 +161,8 @@ def _saved_model(name: str, choices: Choices, hub: Hub, weights: StrPath | None)
             config = replace(config, **{setting: choice})
     if weights is not None:
         revision = _revision(weights)
-        return EncoderSource(saved.name, config, revision, weights, files=saved.files)
-    return EncoderSource(saved.name, config, saved.revision, state=saved.state, files=saved.files)
+        return EncoderSource(name, config, revision, weights, folder=saved.folder)
+    return EncoderSource(name, config, saved.revision, state=saved.state, folder=saved.folder)
 
 
 def _revision(weights: StrPath | None) -> str:
@@ -180,9 +184,9 @@ def _fixed_choices(name: str, score: NamedScore, choices: Choices) -> Choices:
     )
 
 
-def _hub_config(name: str, files: Files, choices: Choices) -> BackboneConfig:
+def _hub_config(name: str, folder: Path, choices: Choices) -> BackboneConfig:
     """The settings of a config.json in timm's format."""
-    published = checkpoint.read_json(files[checkpoint.CONFIG])
+    published = checkpoint.read_json(file_of(folder, checkpoint.CONFIG))
     try:
         architecture = published["architecture"]
         if not timm.is_model(architecture):
@@ -282,7 +286,12 @@ class Backbone(Embedder):
     ) -> None:
         name = source_name(source)
         choices = Choices(image_size, resize, crop_pct, interpolation, pool, backbone_args or {})
-        hub = Hub(revision, cache_dir, token, local_files_only)
+        hub = {
+            "revision": revision,
+            "cache_dir": cache_dir,
+            "token": token,
+            "local_files_only": local_files_only,
+        }
         opened = resolve(name, choices, hub, pretrained=pretrained, weights=weights)
         config = opened.config
         super().__init__(
@@ -294,12 +303,11 @@ class Backbone(Embedder):
             interpolation=config.interpolation,
             background=background,
             fit=Fit(config.resize, config.crop_pct),
-            files=opened.files,
+            folder=opened.folder,
         )
         self.settings = config
         tell_apart(self.weights)
-        is_folder = opened.files is not None and opened.files.local
-        if is_folder and is_timm(self.weights.short_name):
+        if self.weights.is_folder and is_timm(self.weights.short_name):
             self.weights.short_name = f"./{self.weights.short_name}"
         if opened.score is not None and opened.score.references != "none":
             self.named = opened.score

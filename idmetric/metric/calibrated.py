@@ -7,7 +7,7 @@ from pathlib import Path
 
 from idmetric.metric.calibration import Calibration, Model, read_calibration
 from idmetric.metric.checkpoints import format as checkpoint
-from idmetric.metric.checkpoints.resolve import Files, content_digest
+from idmetric.metric.checkpoints.format import content_digest
 from idmetric.metric.files import StrPath
 from idmetric.metric.fingerprint import Weights
 
@@ -22,9 +22,9 @@ def calibration_of(chosen: Calibration | None, weights: Weights, label: str, res
         CalibrationError: if the file is damaged, or was made for other weights.
     """
     calibration = chosen
-    if calibration is None and weights.files is not None:
-        path = weights.files.optional(checkpoint.CALIBRATION)
-        if path is not None:
+    if calibration is None and weights.folder is not None:
+        path = weights.folder / checkpoint.CALIBRATION
+        if path.is_file():
             calibration = checked_calibration(path, weights, label, resolution)
     if calibration is None:
         return None
@@ -46,14 +46,14 @@ def checked_calibration(source: StrPath | Calibration, weights: Weights, label: 
 def model_of(weights: Weights, label: str, resolution: str, files: bool = True) -> Model:
     """The model that a calibration is bound to; with `files`, also their hash (a second for each gigabyte)."""
     content = None
-    if files and weights.files is not None and not weights.have_changed():
-        content = _content_of(weights.files)
+    if files and weights.folder is not None and not weights.have_changed():
+        content = _content_of(weights.folder)
     kind, _, name_and_settings = label.partition(":")
     settings = name_and_settings.removeprefix(weights.short_name)
     return Model(kind, settings, weights.revision, content, resolution)
 
 
-def write_beside(calibration: Calibration | None, saved: Files, revision: str) -> None:
+def write_beside(calibration: Calibration | None, saved: Path, revision: str) -> None:
     """Write a calibration into the folder to which the weights that it was made for were just saved.
 
     Args:
@@ -61,17 +61,17 @@ def write_beside(calibration: Calibration | None, saved: Files, revision: str) -
     """
     if calibration is not None:
         model = replace(calibration.model, revision=revision, files=_content_of(saved))
-        replace(calibration, model=model).write(Path(saved.name, checkpoint.CALIBRATION))
+        replace(calibration, model=model).write(saved / checkpoint.CALIBRATION)
 
 
-def _content_of(files: Files) -> str | None:
+def _content_of(folder: Path) -> str | None:
     """The name of exactly these weights and settings by their content, the same in a folder and on the Hub.
 
     None where the folder is not one of weights and config.json, as `save_pretrained` makes it. Reads the weights: a
     second or so for each gigabyte.
     """
-    weights = files.optional(checkpoint.WEIGHTS)
-    config = files.optional(checkpoint.CONFIG)
-    if weights is None or config is None:
+    weights = folder / checkpoint.WEIGHTS
+    config = folder / checkpoint.CONFIG
+    if not (weights.is_file() and config.is_file()):
         return None
     return content_digest(weights, config)

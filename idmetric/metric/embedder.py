@@ -18,7 +18,6 @@ from PIL import Image
 from torch import Tensor, nn
 
 from idmetric.metric.checkpoints import format as checkpoint
-from idmetric.metric.checkpoints.resolve import Files
 from idmetric.metric.checkpoints.weights import dtype_of
 from idmetric.metric.distance import distance as embedding_distance
 from idmetric.metric.distance import distance_matrix, needs_patches
@@ -54,7 +53,6 @@ from idmetric.version import __version__
 
 if TYPE_CHECKING:
     from idmetric.metric.calibration import Calibration, Model
-    from idmetric.metric.checkpoints.resolve import Files
     from idmetric.metric.named import NamedScore
 
 
@@ -375,10 +373,10 @@ class Embedder(nn.Module):
         background: Color = WHITE,
         preprocessing: Preprocessing = "standard",
         fit: Fit = SQUASH,
-        files: Files | None = None,
+        folder: Path | None = None,
     ) -> None:
         super().__init__()
-        self.weights = Weights(self, name, revision, files)
+        self.weights = Weights(self, name, revision, folder)
         self.preprocessor = Preprocessor(image_size, mean, std, interpolation, background, preprocessing, fit)
 
     def forward_features(self, x: Tensor) -> tuple[Tensor, Tensor | None, tuple[int, int] | None]:
@@ -738,15 +736,15 @@ class Embedder(nn.Module):
         from idmetric.metric.calibrated import write_beside
         from idmetric.metric.calibration import CalibrationError
 
-        files = Files(folder)
+        target = Path(folder)
         if self.weights.have_changed():
             self._calibration = self.calibration_source = None  # of the weights before
         else:
             try:
-                write_beside(self.calibration, files, revision(Path(folder)))
+                write_beside(self.calibration, target, revision(target))
             except (CalibrationError, CheckpointError) as error:  # it is for other settings, or cannot be read
                 warnings.warn(f"the model is saved without its calibration: {error}", stacklevel=3)
-        self.weights.take_folder(files, revision)
+        self.weights.take_folder(target, revision)
 
     @classmethod
     def from_pretrained(cls, source: StrPath, **options: Any) -> Self:

@@ -8,13 +8,10 @@ import os
 import weakref
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-
-if TYPE_CHECKING:
-    from idmetric.metric.checkpoints.resolve import Files
 
 
 class Weights:
@@ -24,20 +21,20 @@ class Weights:
         module: the model; it is not kept alive.
         name: the name by which the user opened it, e.g. "tiny".
         revision: which exact weights (`Checkpoint.revision`), "" for new ones.
-        files: the folder or repository that they were loaded from, perhaps with a calibration.
+        folder: that they were loaded from, perhaps with a calibration; of the Hub its cache.
 
     Attributes:
         is_folder: whether it was opened from a local folder of that name.
         short_name: in labels; of a folder its own name.
     """
 
-    def __init__(self, module: nn.Module, name: str, revision: str, files: Files | None) -> None:
+    def __init__(self, module: nn.Module, name: str, revision: str, folder: Path | None) -> None:
         self.name = name
-        self.is_folder = _is_folder(name, files)
+        self.is_folder = _is_folder(name, folder)
         self.short_name = name
         if self.is_folder:
             self.short_name = os.path.basename(os.path.realpath(name)) or name
-        self.files = files
+        self.folder = folder
         self._module: weakref.ref[nn.Module] | None = weakref.ref(module)
         self._revision = revision
         self._digest = ""  # of weights without a revision
@@ -76,11 +73,11 @@ class Weights:
         self._changed = False
         self.recount()
 
-    def take_folder(self, files: Files, revision: Callable[[Path], str]) -> None:
+    def take_folder(self, folder: Path, revision: Callable[[Path], str]) -> None:
         """Call weights that have no revision, or have changed, by that of the folder to which they were just saved."""
         if not self._revision or self.have_changed():
-            self.take_revision(revision(Path(files.name)))
-            self.files = files
+            self.take_revision(revision(folder))
+            self.folder = folder
 
     def have_changed(self) -> bool:
         """Whether PyTorch counted a write to the weights since they were named (see `write_counts`)."""
@@ -114,11 +111,11 @@ class Weights:
         return module
 
 
-def _is_folder(name: str, files: Files | None) -> bool:
-    """Whether a name is that of the local folder of these files."""
-    if files is None or not files.local or not os.path.isdir(name):
+def _is_folder(name: str, folder: Path | None) -> bool:
+    """Whether a name is that of this local folder."""
+    if folder is None or not os.path.isdir(name):
         return False
-    return os.path.samefile(name, files.name)
+    return os.path.samefile(name, folder)
 
 
 def weights_digest(module: nn.Module) -> str:

@@ -19,10 +19,9 @@ from torch import Tensor, nn
 
 from idmetric.metric.checkpoints import format as checkpoint
 from idmetric.metric.checkpoints.format import Checkpoint
-from idmetric.metric.checkpoints.resolve import Files, Hub
 from idmetric.metric.checkpoints.weights import load_state
 from idmetric.metric.embedder import Embedder, opening
-from idmetric.metric.errors import RequestError, understanding
+from idmetric.metric.errors import CheckpointError, RequestError, understanding
 from idmetric.metric.files import StrPath
 from idmetric.metric.idsim_config import IDSimConfig
 from idmetric.metric.images import WHITE, Color, Preprocessing
@@ -81,7 +80,7 @@ class IDSim(Embedder):
         backbone_weights: local file with the backbone, for a release without Hub access: safetensors in timm's format,
             or Meta's .pth.
         backbone_args: more arguments of `timm.create_model`, for a release.
-        cache_dir, token, local_files_only: see `checkpoints.revision.Hub`.
+        cache_dir, token, local_files_only: see `checkpoints.resolve`.
 
     Raises:
         CheckpointError: if the weights cannot be found, fetched or understood. No other model is ever loaded instead.
@@ -106,19 +105,26 @@ class IDSim(Embedder):
         token: str | None = None,
         local_files_only: bool = False,
     ) -> None:
-        is_new = isinstance(source, IDSimConfig)
+        saved: Checkpoint | None
         if isinstance(source, IDSimConfig):
             config, name = source, "untrained"
-            saved = Checkpoint(config={}, state={}, name=name, revision="")
+            saved = None
         else:
-            hub = Hub(revision, cache_dir, token, local_files_only)
             if source == "tiny":
                 if backbone_weights is not None:
                     raise RequestError("IDSim('tiny') holds all of its weights: leave out backbone_weights")
-                name, saved = "tiny", checkpoint.read(Files(tiny.TINY, hub))
+                if revision is not None:
+                    raise CheckpointError(f"IDSim('tiny') is in the package, and has no revision {revision!r}")
+                name, saved = "tiny", checkpoint.read(tiny.TINY)
             else:
                 from idmetric.metric.idsim_release import read_checkpoint
 
+                hub = {
+                    "revision": revision,
+                    "cache_dir": cache_dir,
+                    "token": token,
+                    "local_files_only": local_files_only,
+                }
                 name, saved = read_checkpoint(source, hub, variant, backbone_weights, backbone_args)
             config = checkpoint.parse(tiny.config_class(saved.config), saved, self.model_type)
         if preprocessing is not None:
@@ -126,26 +132,26 @@ class IDSim(Embedder):
 
         super().__init__(
             name=name,
-            revision=saved.revision,
+            revision=saved.revision if saved else "",
             image_size=(config.image_size, config.image_size),
             mean=config.mean or pretrained_config(config.backbone).mean,
             std=config.std or pretrained_config(config.backbone).std,
             interpolation=config.interpolation,
             background=background,
             preprocessing=config.preprocessing,
-            files=saved.files,
+            folder=saved.folder if saved else None,
         )
         self.settings = config
         if self.weights.is_folder:
             from idmetric.metric.load import tell_apart
 
             tell_apart(self.weights)
-        if is_new:
+        if saved is None:
             self._build(config, empty=False)
         else:
-            with understanding(saved.name):
+            with understanding(saved.folder):
                 self._build(config, empty=True)
-            load_state(self, saved.state, saved.name, dtype)
+            load_state(self, saved.state, saved.folder, dtype)
         self._finish(device, dtype)
         self._round_rope()
 

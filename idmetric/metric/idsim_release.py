@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from idmetric.metric.checkpoints import format as checkpoint
-from idmetric.metric.checkpoints.format import Checkpoint
+from idmetric.metric.checkpoints.format import Checkpoint, file_of, revision_of
 from idmetric.metric.checkpoints.lora import check_lora, merge_lora
 from idmetric.metric.checkpoints.released import (
     ADAPTER,
@@ -18,13 +18,11 @@ from idmetric.metric.checkpoints.released import (
     HEADS,
     IDSIM,
     Release,
-    files_of,
     find,
-    idsim_variant,
     short_name,
     source_name,
 )
-from idmetric.metric.checkpoints.resolve import Files, Hub, revision_of
+from idmetric.metric.checkpoints.resolve import resolve
 from idmetric.metric.checkpoints.weights import read_finite
 from idmetric.metric.errors import CheckpointError, understanding
 from idmetric.metric.files import StrPath
@@ -38,6 +36,7 @@ from idmetric.metric.timm_models import (
     with_biases,
 )
 
+FILES = (*checkpoint.FILES, ADAPTER_CONFIG, ADAPTER, *HEADS.values())
 _SIDE = 448  # of the release's input, in pixels
 _PREFIX = "base_model.model."
 _TRUNK = "extractor.model."
@@ -45,39 +44,42 @@ _TRUNK = "extractor.model."
 
 def read_checkpoint(
     source: StrPath,
-    hub: Hub,
+    hub: Mapping[str, Any],
     variant: str | None,
     backbone_weights: StrPath | None,
     backbone_args: Mapping[str, Any] | None,
 ) -> tuple[str, Checkpoint]:
     """Read the `source` of an `IDSim` other than "tiny", and give its name; the other arguments as there.
 
+    Args:
+        hub: options of `resolve`.
+
     Raises:
         CheckpointError: if the weights cannot be found, fetched or understood.
     """
-    name = source_name(source)
-    release = find(name, IDSIM)
-    if release is None and Path(name, ADAPTER_CONFIG).is_file():
-        release = IDSIM.get(variant or idsim_variant(name) or "")
-        if release is None:
-            raise CheckpointError(
-                f"{name!r} holds an ID-Sim adapter, but its name does not show for which backbone: pass variant=, one "
-                f"of {', '.join(IDSIM)}"
-            )
-    files = files_of(name, IDSIM, hub)
-    if release is not None:
-        saved = read_idsim(release, files, backbone_weights=backbone_weights, backbone_args=backbone_args)
-    else:
-        saved = checkpoint.read(files)
-    return short_name(name), saved
+    source = source_name(source)
+    folder = resolve(source, FILES, **hub)
+    name = short_name(source)
+    if not (folder / ADAPTER_CONFIG).is_file() and find(source, IDSIM) is None:
+        return name, checkpoint.read(folder)
+
+    name_of_folder = short_name(str(folder.resolve()))
+    variants = [known for known in IDSIM if known in os.path.basename(name_of_folder)]
+    release = IDSIM.get(variant or "".join(variants))
+    if release is None:
+        raise CheckpointError(
+            f"{name!r} holds an ID-Sim adapter, but its name does not show for which backbone: pass variant=, one of "
+            f"{', '.join(IDSIM)}"
+        )
+    return name, read_idsim(release, folder, hub, backbone_weights, backbone_args)
 
 
 def read_idsim(
     release: Release,
-    files: Files,
-    *,
-    backbone_args: Mapping[str, Any] | None = None,
-    backbone_weights: StrPath | None = None,
+    folder: Path,
+    hub: Mapping[str, Any],
+    backbone_weights: StrPath | None,
+    backbone_args: Mapping[str, Any] | None,
 ) -> Checkpoint:
     """Read an ID-Sim checkpoint as its authors published it: a PEFT adapter and two heads, over a frozen backbone.
 
@@ -87,57 +89,60 @@ def read_idsim(
 
     Args:
         release: which backbone.
-        files: folder or Hub repository with the four official files.
+        folder: has the four official files.
+        hub: options of `resolve`, for the backbone's repository; the revision is the adapter's.
+        backbone_weights: local file with the backbone, instead of timm's repository: safetensors in timm's format, or
+            Meta's .pth.
         backbone_args: more arguments of `timm.create_model`.
-        backbone_weights: local file with the backbone, instead of timm's Hub repository: safetensors in timm's format,
-            or Meta's .pth.
 
     Returns:
         A checkpoint in our own format, `config` fitting `IDSimConfig`; its revision names both parts, as
         "adapter+backbone".
     """
-    # the adapter's files first: they are small, and a missing network shows early
-    adapter_config = checkpoint.read_json(files[ADAPTER_CONFIG])
-    with understanding(files[ADAPTER_CONFIG]):
+    config_file = file_of(folder, ADAPTER_CONFIG)
+    adapter_file = file_of(folder, ADAPTER)
+    adapter_config = checkpoint.read_json(config_file)
+    with understanding(config_file):
         check_lora(adapter_config)
-    with understanding(files[ADAPTER]):
-        adapter = _trunk_adapter(read_finite(files[ADAPTER]))
+    with understanding(adapter_file):
+        adapter = _trunk_adapter(read_finite(adapter_file))
     state = {}
-    for head, file in HEADS.items():
-        for key, value in read_head(files[file], adapter_config, f"{head}.").items():
+    for head, name in HEADS.items():
+        for key, value in read_head(file_of(folder, name), adapter_config, f"{head}.").items():
             state[f"{head}.{key}"] = value
 
     # the backbone
-    hub = replace(files.hub, revision=None)  # the revision is the adapter's, not the backbone's
-    weights = backbone_weights or pretrained_file(release.backbone, hub)
-    with understanding(weights):
-        name = release.backbone
-        published = read_weights(weights)
-        if "dinov3" in name:
+    if backbone_weights is None:
+        backbone_weights = pretrained_file(release.backbone, {**hub, "revision": None})
+    with understanding(backbone_weights):
+        backbone = release.backbone
+        published = read_weights(backbone_weights)
+        if "dinov3" in backbone:
             adapter = dinov3_names(adapter)
-            name = with_biases(name, published, adapter)
-        model = build(name, args=backbone_args, empty=True)
-        trunk = fitted(published, model, name, weights)
-        if "dinov2" in name:
+            backbone = with_biases(backbone, published, adapter)
+        model = build(backbone, args=backbone_args, empty=True)
+        trunk = fitted(published, model, backbone, backbone_weights)
+        if "dinov2" in backbone:
             # Meta's DINOv2 resamples its position embedding without antialiasing and with a slightly larger factor;
             # timm's resampling differs, so it is done here on the table of the pretrained size
             side = _SIDE // trunk["patch_embed.proj.weight"].shape[-1]
             trunk["pos_embed"] = resample_positions(trunk["pos_embed"], (side, side), 0.1)
-    with understanding(files[ADAPTER]):
+    with understanding(adapter_file):
         trunk = merge_lora(trunk, adapter, adapter_config, _TRUNK)
     state |= {f"backbone.{key}": value for key, value in trunk.items()}
 
     config = {
         "model_type": "idsim",
         "format": checkpoint.FORMAT,
-        "backbone": name,
+        "backbone": backbone,
         "backbone_args": dict(backbone_args or {}),
         "image_size": _SIDE,
         "hidden": len(state["mlp_cls.fc1.weight"]),
     }
-    adapter_revision = revision_of(*(files[file] for file in (ADAPTER, ADAPTER_CONFIG, *HEADS.values())))
-    revision = f"{adapter_revision}+{revision_of(weights)[:12]}"
-    return Checkpoint(config, state, files.name, revision, files)
+    heads = [folder / name for name in HEADS.values()]
+    adapter_revision = revision_of(adapter_file, config_file, *heads)
+    revision = f"{adapter_revision}+{revision_of(backbone_weights)[:12]}"
+    return Checkpoint(config, state, revision, folder)
 
 
 def _trunk_adapter(adapter: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import importlib
 import re
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from idmetric.metric.checkpoints import released
-from idmetric.metric.checkpoints.released import source_name
-from idmetric.metric.checkpoints.resolve import check_repository
+from idmetric.metric.checkpoints.released import check_repository, source_name
 from idmetric.metric.errors import CheckpointError
 from idmetric.metric.files import StrPath
 from idmetric.metric.named import FROZEN, NAMED
@@ -77,7 +75,7 @@ def is_class(name: str) -> bool:
 
 def _check_class(name: str) -> None:
     if not is_class(name):
-        models = ["tiny", *released.models(), *EFFICIENTNET_LITE]
+        models = ["tiny", *released.MODELS, *EFFICIENTNET_LITE]
         raise CheckpointError(
             f"unknown model {name!r}: choose {', '.join(models)}, timm:NAME, a score or encoder of "
             "`idmetric models`, an existing folder, owner/name on the Hub, or package.module:Class"
@@ -86,6 +84,7 @@ def _check_class(name: str) -> None:
 
 # `idmetric.load`: open a model without knowing its class.
 
+_HUB = ("revision", "cache_dir", "token", "local_files_only")  # options of `resolve`
 # model_type of config.json -> its class
 _CLASSES = {
     "idsim": ("idmetric.metric.idsim", "IDSim"),
@@ -105,7 +104,7 @@ def load(source: StrPath, **options: Any) -> Embedder:
     """Open a model by name, folder or Hub repository, in the class its config names.
 
     Args:
-        source: "tiny", a published model's name (`released.models()`: "dinov3_vitl16", "nearid", "visid_3b", ...), a
+        source: "tiny", a published model's name (`released.MODELS`: "dinov3_vitl16", "nearid", "visid_3b", ...), a
             folder that `save_pretrained` or training wrote or in a published format, a Hub repository `owner/name` with
             such files, "timm:NAME" or "hf-hub:owner/name" for a frozen `Backbone`, a published score such as
             "dino-i:dreambooth" or a frozen encoder such as "frozen:dinov3-l16" (`idmetric.metric.named`),
@@ -125,7 +124,7 @@ def load(source: StrPath, **options: Any) -> Embedder:
 def _load(kind: str, name: str, options: dict[str, Any]) -> Embedder:
     from idmetric.metric.checkpoints import format as checkpoint
     from idmetric.metric.checkpoints.released import ADAPTER_CONFIG
-    from idmetric.metric.checkpoints.resolve import Files, Hub
+    from idmetric.metric.checkpoints.resolve import resolve
 
     if kind == "timm":
         kind, name = "backbone", name.removeprefix("timm:")
@@ -138,11 +137,12 @@ def _load(kind: str, name: str, options: dict[str, Any]) -> Embedder:
 
         return open_custom(name, options)
     elif kind in ("folder", "hub"):
-        if Path(name, ADAPTER_CONFIG).is_file():
+        hub = {key: options[key] for key in _HUB if key in options}
+        folder = resolve(name, [checkpoint.CONFIG, ADAPTER_CONFIG], **hub)
+        if (folder / ADAPTER_CONFIG).is_file():
             kind = "idsim"
         else:
-            hub = Hub(**{field.name: options[field.name] for field in fields(Hub) if field.name in options})
-            kind = str(checkpoint.read_json(Files(name, hub)[checkpoint.CONFIG]).get("model_type"))
+            kind = str(checkpoint.read_json(checkpoint.file_of(folder, checkpoint.CONFIG)).get("model_type"))
 
     if kind not in _CLASSES:
         raise CheckpointError(f"{name!r} holds a model of unknown type {kind!r}; known: {', '.join(_CLASSES)}")

@@ -17,10 +17,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from idmetric.metric.checkpoints import format as checkpoint
-from idmetric.metric.checkpoints import released
 from idmetric.metric.checkpoints.format import Checkpoint
 from idmetric.metric.checkpoints.nearid import read_nearid
-from idmetric.metric.checkpoints.resolve import Hub
+from idmetric.metric.checkpoints.released import PROCESSOR, short_name, source_name
+from idmetric.metric.checkpoints.resolve import resolve
 from idmetric.metric.checkpoints.weights import load_state
 from idmetric.metric.embedder import Embedder, opening
 from idmetric.metric.errors import understanding
@@ -80,37 +80,43 @@ class NearID(Embedder):
         token: str | None = None,
         local_files_only: bool = False,
     ) -> None:
-        is_new = isinstance(source, NearIDConfig)
+        saved: Checkpoint | None
         if isinstance(source, NearIDConfig):
             config, name = source, "untrained"
-            saved = Checkpoint(config={}, state={}, name=name, revision="")
+            saved = None
         else:
-            source = released.source_name(source)
-            name = released.short_name(source)
-            hub = Hub(revision, cache_dir, token, local_files_only)
-            saved = read_nearid(released.files_of(source, released.NEARID, hub))
+            name = short_name(source_name(source))
+            folder = resolve(
+                source,
+                [*checkpoint.FILES, PROCESSOR],
+                revision=revision,
+                cache_dir=cache_dir,
+                token=token,
+                local_files_only=local_files_only,
+            )
+            saved = read_nearid(folder)
             config = checkpoint.parse(NearIDConfig, saved, self.model_type)
         if preprocessing is not None:
             config = replace(config, preprocessing=preprocessing)
         super().__init__(
             name=name,
-            revision=saved.revision,
+            revision=saved.revision if saved else "",
             image_size=(config.image_size, config.image_size),
             mean=config.mean,
             std=config.std,
             interpolation=config.interpolation,
             background=background,
             preprocessing=config.preprocessing,
-            files=saved.files,
+            folder=saved.folder if saved else None,
         )
         self.settings = config
         tell_apart(self.weights)
-        with nullcontext() if is_new else understanding(saved.name):
+        with understanding(saved.folder) if saved else nullcontext():
             self.backbone: Any = build(
-                config.backbone, image_size=config.image_size, args=config.backbone_args, empty=not is_new
+                config.backbone, image_size=config.image_size, args=config.backbone_args, empty=saved is not None
             )
-        if not is_new:
-            load_state(self, saved.state, saved.name, dtype)
+        if saved is not None:
+            load_state(self, saved.state, saved.folder, dtype)
         self._finish(device, dtype)
 
     def forward_features(self, x: Tensor) -> Features:

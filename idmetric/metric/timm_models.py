@@ -13,6 +13,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,7 +22,6 @@ from torch import Tensor, nn
 
 from idmetric.metric.checkpoints import format as checkpoint
 from idmetric.metric.checkpoints.config import check_arguments
-from idmetric.metric.checkpoints.resolve import Hub, fetch
 from idmetric.metric.checkpoints.weights import check_state, read_finite
 from idmetric.metric.errors import CheckpointError, understanding
 from idmetric.metric.files import StrPath, shown
@@ -112,12 +112,15 @@ def pretrained_config(name: str) -> Any:
     return timm.get_pretrained_cfg(name)
 
 
-def pretrained_file(name: str, hub: Hub) -> str:
-    """The pretrained weights of a timm model, downloaded once from its Hub repository."""
+def pretrained_file(name: str, hub: Mapping[str, Any]) -> Path:
+    """The pretrained weights of a timm model, downloaded once from its Hub repository; `hub`: options of `resolve`."""
+    from idmetric.metric.checkpoints.resolve import resolve
+
     config = pretrained_config(name)
     if not config.hf_hub_id:
         raise CheckpointError(f"timm knows no pretrained weights on the Hub for {name!r}")
-    return str(fetch(config.hf_hub_id, checkpoint.WEIGHTS, hub))
+    folder = resolve(config.hf_hub_id, [checkpoint.WEIGHTS], is_on_hub=True, **hub)
+    return checkpoint.file_of(folder, checkpoint.WEIGHTS)
 
 
 def pretrained_state(name: str, weights: StrPath, args: Mapping[str, Any] | None = None) -> dict[str, Tensor]:

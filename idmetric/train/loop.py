@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from idmetric.metric.checkpoints.resolve import RECORD
+from idmetric.metric.checkpoints.format import RECORD
 from idmetric.metric.files import StrPath
 from idmetric.metric.paths import matching
 from idmetric.train import run_folder, state

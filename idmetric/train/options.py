@@ -39,7 +39,6 @@ def weights_file(backbone: str, source: str, revision: str | None = None) -> str
         revision: commit of the Hub repository.
     """
     from idmetric.metric.checkpoints import format as checkpoint
-    from idmetric.metric.checkpoints.resolve import Hub
     from idmetric.metric.errors import CheckpointError
     from idmetric.metric.timm_models import pretrained_file
 
@@ -47,7 +46,7 @@ def weights_file(backbone: str, source: str, revision: str | None = None) -> str
         return ""
     if not source:
         try:
-            return pretrained_file(backbone, Hub(revision))  # locked: processes of a machine fetch it once
+            return str(pretrained_file(backbone, {"revision": revision}))
         except CheckpointError as error:
             raise CheckpointError(f"{error}. To train, name a local file or folder: --backbone-weights PATH") from error
 

@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from idmetric.metric.checkpoints.resolve import RECORD
+from idmetric.metric.checkpoints.format import RECORD
 from idmetric.metric.files import locked, read_json_file, replacing
 from idmetric.metric.paths import matching
 from idmetric.train.state import TrainError

@@ -19,11 +19,22 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from idmetric.metric.checkpoints.resolve import FOLDER as FOLDER
-from idmetric.metric.checkpoints.resolve import checkpoints as checkpoints
 from idmetric.metric.files import replacing, save_sealed, seal_problem
+from idmetric.metric.paths import matching
 
 _UNFINISHED = re.compile(r"\.step-\d{6,}\.safetensors\.[0-9a-f]{12}")  # as `replacing` calls it
+
+
+FOLDER = "checkpoints"  # in the folder of a run
+
+
+def checkpoints(run: Path) -> dict[int, Path]:
+    """The checkpoint files of a run by step, in order."""
+    paths = {}
+    for path in matching(run / FOLDER, "step-*.safetensors"):
+        if match := re.fullmatch(r"step-(\d{6,})", path.stem):
+            paths[int(match[1])] = path
+    return dict(sorted(paths.items()))
 
 
 class TrainError(RuntimeError):

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_each_model_has_facts_needs_and_a_state() -> None:
     names = [row[0] for row in facts()[1:]]
-    assert names == ["tiny", "efficientnet-lite0", *released.models()]
+    assert names == ["tiny", "efficientnet-lite0", *released.MODELS]
     assert [row[0] for row in needs()[1:]] == names == list(SIZES)
     assert len(states()) == len(names)
 

@@ -341,7 +341,7 @@ def test_the_default_model_is_never_replaced(
     def forbidden(*_: object, **__: object) -> None:
         raise AssertionError("another model was read")
 
-    monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", refuse)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
     monkeypatch.setattr("idmetric.metric.checkpoints.format.read", forbidden)
     assert main([str(folder / "ref.png"), str(folder / "gen")]) == 1
     done = capsys.readouterr()
@@ -372,11 +372,11 @@ def test_models_are_listed_with_license_size_and_cache_state(
         return {line.split()[0]: line for line in lines[1:]}
 
     lines = state_of()
-    assert list(lines) == ["tiny", "efficientnet-lite0", *released.models()]
+    assert list(lines) == ["tiny", "efficientnet-lite0", *released.MODELS]
     assert "dinov3-license" in lines["dinov3_vitl16"]
     assert "448x448" in lines["dinov3_vitl16"]
     assert "0.9 GB" in lines["nearid"]
-    assert all(lines[name].endswith("not fetched") for name in released.models())
+    assert all(lines[name].endswith("not fetched") for name in released.MODELS)
 
     release = released.IDSIM["dinov2_vitb14"]
     assert release.revision is not None

@@ -63,7 +63,7 @@ def test_the_embedded_model_is_small_and_offline(tiny: IDSim, monkeypatch: pytes
     def forbidden(*_: object, **__: object) -> None:
         raise AssertionError("the embedded model asked for a download")
 
-    for function in ("hf_hub_download", "get_hf_file_metadata"):
+    for function in ("hf_hub_download", "snapshot_download"):
         monkeypatch.setattr(huggingface_hub, function, forbidden)
     assert sum(p.stat().st_size for p in TINY.iterdir()) <= 12e6
     again = IDSim("tiny", device="cpu")

@@ -186,7 +186,7 @@ def test_weights_that_do_not_fit_are_refused(folders, tmp_path):
 def test_without_a_network_the_hub_is_named(monkeypatch, tmp_path):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(CheckpointError, match=r"cannot fetch config\.json of google/owlv2-base") as raised:
+    with pytest.raises(CheckpointError, match="google/owlv2-base") as raised:
         Owlv2().detect(noise(), ["dog"])
     assert str(raised.value).endswith("give a local folder, in the shell --detector NAME=FOLDER")
 

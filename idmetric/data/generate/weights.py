@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from idmetric.metric.checkpoints.resolve import Files, Hub, cached_file, fetch, fetch_folder
+from idmetric.metric.checkpoints.resolve import resolve
 from idmetric.metric.errors import CheckpointError, RequestError
 from idmetric.metric.files import accept, from_text
 from idmetric.metric.paths import matching
@@ -238,8 +238,7 @@ def load_model(kind: str, weights: Repository, place: Place) -> Any:
     """A model of diffusers' class `kind`; place and errors as `load_pipeline`."""
     from idmetric.metric.checkpoints.pretrained import FILES
 
-    files = Files(weights.repo, Hub(weights.revision), advice="--weights NAME=FOLDER")
-    folder = fetch_folder(files, FILES)
+    folder = resolve(weights.repo, FILES, revision=weights.revision, advice="--weights NAME=FOLDER")
     with _explained(weights, kind):
         return _filled("diffusers", kind, folder, place)
 
@@ -303,9 +302,8 @@ def load_tensors(weights: Repository) -> dict[str, Any]:
     """The tensors of one safetensors file; errors as `load_pipeline`."""
     from idmetric.metric.checkpoints.weights import check_finite, read_tensors
 
-    path = Path(weights.repo, str(weights.file))
-    if not weights.local:
-        path = fetch(weights.repo, str(weights.file), Hub(weights.revision))
+    name = str(weights.file)
+    path = resolve(weights.repo, [name], revision=weights.revision) / name
     tensors = read_tensors(path)
     check_finite(tensors, path)
     return tensors
@@ -315,10 +313,8 @@ def version(weights: Repository) -> str:
     """The commit of downloaded weights on the Hub, or the `fingerprint` of local weights."""
     if weights.local:
         return fingerprint(Path(weights.repo, weights.file or ""))
-    for name in [weights.file] if weights.file else ["model_index.json", "config.json"]:
-        if file := cached_file(weights.repo, name, Hub(weights.revision)):
-            return file.parts[file.parts.index("snapshots") + 1]
-    raise CheckpointError(f"{weights} is not in the Hub's cache")
+    files = [weights.file] if weights.file else ["model_index.json", "config.json"]
+    return resolve(weights.repo, files, revision=weights.revision, local_files_only=True).name
 
 
 def fingerprint(path: Path) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -13,9 +15,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from idmetric.metric.checkpoints.config import check_arguments, check_fields, check_view
-from idmetric.metric.checkpoints.resolve import Files, revision_of
 from idmetric.metric.checkpoints.weights import read_finite
-from idmetric.metric.errors import CheckpointError
+from idmetric.metric.errors import CheckpointError, check_file
 from idmetric.metric.files import StrPath, read_json_file, replacing, writing
 from idmetric.version import __version__
 
@@ -24,23 +25,56 @@ from idmetric.version import __version__
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 CALIBRATION = "calibration.json"  # optional, see idmetric.metric.calibration
+FILES = (CONFIG, WEIGHTS, CALIBRATION)  # of our own format
+RECORD = "recipe.json"  # in the folder of a training run
 FORMAT = 1
 _SETTINGS = 2**24  # bytes of a JSON file
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The content of a model folder: `config` (parsed config.json), `state` (name -> tensor), and their source.
+    """The content of a model folder: `config` (parsed config.json), `state` (name -> tensor), and the folder itself.
 
-    `revision` names the exact weights: a Hub commit, or for a folder the first 12 hex digits of the SHA-256 of its
-    weights and settings. `files` is the folder or repository that was read.
+    `revision` names the exact weights, see `revision_of`.
     """
 
     config: dict[str, Any]
     state: dict[str, Tensor]
-    name: str
     revision: str
-    files: Files | None = None
+    folder: Path
+
+
+def file_of(folder: Path, name: str) -> Path:
+    """A file of a model folder.
+
+    Raises:
+        CheckpointError: if there is no such file.
+    """
+    path = folder / name
+    if not path.is_file():
+        advice = ""
+        if (folder / RECORD).is_file() or (folder.parent / RECORD).is_file():
+            advice = ", as its training is unfinished: resume it, or write its model by `idmetric train` with --export"
+        raise CheckpointError(f"{str(folder)!r} is not a model folder: it has no {name}{advice}")
+    return path
+
+
+def revision_of(*files: StrPath) -> str:
+    """The name of exactly these files of a folder: its commit in the Hub's cache, else `content_digest`."""
+    folder = Path(files[0]).parent.resolve()  # .../snapshots/<commit>
+    if folder.parent.name == "snapshots" and re.fullmatch(r"[0-9a-f]{40}", folder.name):
+        return folder.name
+    return content_digest(*files)
+
+
+def content_digest(*files: StrPath) -> str:
+    """12 hex digits of a SHA-256 over the SHA-256 of each file."""
+    digests = ""
+    for path in files:
+        check_file(path)
+        with open(path, "rb") as file:
+            digests += hashlib.file_digest(file, "sha256").hexdigest()
+    return hashlib.sha256(digests.encode()).hexdigest()[:12]
 
 
 def write(
@@ -76,23 +110,21 @@ def check_plain(state: Mapping[str, Any]) -> None:
             )
 
 
-def read(files: Files) -> Checkpoint:
-    """Read a model folder or Hub repository of our own format.
+def read(folder: Path) -> Checkpoint:
+    """Read a model folder of our own format.
 
     Raises:
-        CheckpointError: naming the file that is missing, broken or unreachable.
+        CheckpointError: naming the file that is missing or broken.
     """
-    path = files[CONFIG]
-    weights = files[WEIGHTS]
+    path = file_of(folder, CONFIG)
     config = read_json(path)
     config_format = config.get("format")
     if not isinstance(config.get("model_type"), str) or not isinstance(config_format, int):
         raise CheckpointError(f"{str(path)!r} is not an idmetric config: it has no model_type or format")
     if config_format > FORMAT:
         raise CheckpointError(f"{str(path)!r} has format {config_format}; this version of idmetric reads {FORMAT}")
-    state = read_finite(weights, packed=True)
-    revision = revision_of(weights, path)
-    return Checkpoint(config, state, files.name, revision, files)
+    weights = file_of(folder, WEIGHTS)
+    return Checkpoint(config, read_finite(weights, packed=True), revision_of(weights, path), folder)
 
 
 def revision(folder: Path) -> str:
@@ -113,13 +145,15 @@ def parse(kind: type[T], saved: Checkpoint, model_type: str) -> T:
     saved_type = saved.config["model_type"]
     if saved_type != model_type:
         raise CheckpointError(
-            f"{saved.name!r} holds a model of type {saved_type!r}, not {model_type!r}: use idmetric.load"
+            f"{str(saved.folder)!r} holds a model of type {saved_type!r}, not {model_type!r}: use idmetric.load"
         )
 
     names = {field.name for field in fields(kind)}  # type: ignore[arg-type]  # kind is a dataclass
     unknown = saved.config.keys() - names - {"model_type", "format", "idmetric_version", "name"}
     if unknown:
-        raise CheckpointError(f"the config of {saved.name!r} has fields this version does not know: {sorted(unknown)}")
+        raise CheckpointError(
+            f"the config of {str(saved.folder)!r} has fields this version does not know: {sorted(unknown)}"
+        )
     values = {}
     for name in saved.config.keys() & names:
         value = saved.config[name]
@@ -131,7 +165,7 @@ def parse(kind: type[T], saved: Checkpoint, model_type: str) -> T:
         check_view(config.image_size, config.mean, config.std)
         check_arguments(getattr(config, "backbone_args", {}))
     except (TypeError, ValueError) as error:
-        raise CheckpointError(f"the config of {saved.name!r}: {error}") from error
+        raise CheckpointError(f"the config of {str(saved.folder)!r}: {error}") from error
     return config  # type: ignore[no-any-return]
 
 

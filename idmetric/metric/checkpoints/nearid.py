@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from idmetric.metric.checkpoints import format as checkpoint
-from idmetric.metric.checkpoints.format import Checkpoint
+from idmetric.metric.checkpoints.format import Checkpoint, file_of, revision_of
 from idmetric.metric.checkpoints.released import NEARID, PROCESSOR
-from idmetric.metric.checkpoints.resolve import Files, revision_of
 from idmetric.metric.checkpoints.weights import check_finite, read_tensors
 from idmetric.metric.errors import CheckpointError, understanding
 
@@ -38,8 +38,8 @@ _NEARID_NAMES = {
 }
 
 
-def read_nearid(files: Files) -> Checkpoint:
-    """Read a NearID model folder or Hub repository: as its authors published it, or in our own format.
+def read_nearid(folder: Path) -> Checkpoint:
+    """Read a NearID model folder: as its authors published it, or in our own format.
 
     The published format is that of transformers' SigLIP (config.json with a `vision_config`, preprocessor_config.json,
     one safetensors file); none of its code is run.
@@ -47,17 +47,17 @@ def read_nearid(files: Files) -> Checkpoint:
     Returns:
         A checkpoint in our own format, `config` fitting `NearIDConfig`.
     """
-    published = checkpoint.read_json(files[checkpoint.CONFIG])
+    published = checkpoint.read_json(file_of(folder, checkpoint.CONFIG))
     if "vision_config" not in published:
-        return checkpoint.read(files)
-    return read_tower(files, published)
+        return checkpoint.read(folder)
+    return read_tower(folder, published)
 
 
-def read_tower(files: Files, published: Mapping[str, Any]) -> Checkpoint:
+def read_tower(folder: Path, published: Mapping[str, Any]) -> Checkpoint:
     """The vision tower of transformers' format, described by NearID's config.json."""
-    config_file = files[checkpoint.CONFIG]
-    processor_file = files[PROCESSOR]
-    weights = files[checkpoint.WEIGHTS]
+    config_file = file_of(folder, checkpoint.CONFIG)
+    processor_file = file_of(folder, PROCESSOR)
+    weights = file_of(folder, checkpoint.WEIGHTS)
     with understanding(config_file):
         config = _nearid_config(published)
     with understanding(processor_file):
@@ -68,7 +68,7 @@ def read_tower(files: Files, published: Mapping[str, Any]) -> Checkpoint:
         check_finite(tower, weights)
         state = {f"backbone.{key}": value for key, value in nearid_names(tower).items()}
     revision = revision_of(weights, processor_file, config_file)
-    return Checkpoint(config, state, files.name, revision, files)
+    return Checkpoint(config, state, revision, folder)
 
 
 def _nearid_config(published: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,9 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from idmetric.metric.checkpoints.format import CONFIG, WEIGHTS, read_json
+from idmetric.metric.checkpoints.format import CONFIG, WEIGHTS, read_json, revision_of
 from idmetric.metric.checkpoints.released import ADAPTER_CONFIG, PROCESSOR
-from idmetric.metric.checkpoints.resolve import revision_of
 from idmetric.metric.checkpoints.weights import (
     check_loaded,
     check_types,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from idmetric.metric.checkpoints.resolve import Files, Hub, check_repository, hub_name
+from idmetric.metric.errors import CheckpointError
 from idmetric.metric.files import StrPath
 
 
@@ -82,18 +83,15 @@ VISID: dict[str, Release] = {
 }
 
 
+MODELS = {**IDSIM, **NEARID, **VISID}
+
 _CLS_PATCH = "_cls_patch"  # ends the ID-Sim release's names
 ADAPTER_CONFIG, ADAPTER = "adapter_config.json", "adapter_model.safetensors"
 HEADS = {"mlp_cls": "mlp_cls.pth", "mlp_patch": "mlp_patch.pth"}
 PROCESSOR, WEIGHTS = "preprocessor_config.json", "model.safetensors"
 
 
-def models() -> dict[str, Release]:
-    """Every published model under the name that `idmetric.load` and the command line know."""
-    return {**IDSIM, **NEARID, **VISID}
-
-
-def find(name: str, releases: Mapping[str, Release]) -> Release | None:
+def find(name: str, releases: Mapping[str, Release] = MODELS) -> Release | None:
     """The release of that name, or in that Hub repository, even if there is a folder of that name ("./NAME").
 
     The ID-Sim release's own names count too, e.g. "dinov3_vitl16_cls_patch".
@@ -102,33 +100,14 @@ def find(name: str, releases: Mapping[str, Release]) -> Release | None:
     return releases.get(name.removesuffix(_CLS_PATCH)) or by_repo.get(name)
 
 
-def files_of(name: str, releases: Mapping[str, Release], hub: Hub) -> Files:
-    """The files of a release, at its pinned revision unless `hub` says another; of a folder or repository otherwise."""
-    release = find(name, releases)
-    if release is None:
-        if not Path(name).is_dir():
-            check_repository(name)
-        return Files(name, hub)
-    revision = hub.revision or release.revision
-    return Files(release.repo, replace(hub, revision=revision), published=True)
-
-
-def idsim_variant(folder: StrPath) -> str | None:
-    """The released ID-Sim variant that a folder's name contains, e.g. "id-sim_dinov3_vitb16_cls_patch".
-
-    For a folder of the Hub cache (`snapshots/<commit>`), the repository's name counts.
-    """
-    name = hub_name(folder) or Path(folder).resolve().name
-    return next((variant for variant in IDSIM if variant in name), None)
-
-
 def short_name(source: str) -> str:
-    """The one name of a model: without the release's "_cls_patch", `owner/name` for a folder of the Hub cache."""
+    """The one name of a model: without the release's "_cls_patch", `owner/name` for a folder of the Hub's cache."""
     short = source.removesuffix(_CLS_PATCH)
     if short in IDSIM:
         return short
-    if Path(source).is_dir():
-        return hub_name(source) or source
+    folder = Path(source).resolve()  # .../models--owner--name/snapshots/<commit>
+    if folder.parent.name == "snapshots":
+        return folder.parent.parent.name.removeprefix("models--").replace("--", "/", 1)
     return source
 
 
@@ -137,3 +116,9 @@ def source_name(source: StrPath) -> str:
     if isinstance(source, str) or os.path.isabs(source):
         return os.fspath(source)
     return os.path.join(os.curdir, source)
+
+
+def check_repository(name: str) -> None:
+    """Refuse a name that is not of the form owner/name."""
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+        raise CheckpointError(f"{name!r} is neither an existing folder nor a Hub repository of the form owner/name")

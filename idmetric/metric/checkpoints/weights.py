@@ -160,7 +160,7 @@ def dtype_of(dtype: torch.dtype | str | None) -> torch.dtype | None:
 def load_state(
     module: torch.nn.Module,
     state: dict[str, Tensor],
-    name: str,
+    name: StrPath,
     dtype: torch.dtype | str | None = None,
 ) -> None:
     """Load weights strictly into a module, as `dtype` or in the types of its own; `state` is emptied on the way.
@@ -180,7 +180,7 @@ def load_state(
     state.clear()
 
 
-def check_loaded(loaded: Mapping[str, Tensor], stored: Mapping[str, Tensor], name: str) -> None:
+def check_loaded(loaded: Mapping[str, Tensor], stored: Mapping[str, Tensor], name: StrPath) -> None:
     """Refuse tensors that are not finite in the types in which they were loaded.
 
     Args:
@@ -195,10 +195,10 @@ def check_loaded(loaded: Mapping[str, Tensor], stored: Mapping[str, Tensor], nam
         advice = "save it with smaller weights"
         if tensor.dtype is torch.float16:
             advice = "open it in float32 or bfloat16"
-        raise CheckpointError(f"{key[:80]} of {name!r} exceeds what {dtype} can hold: {advice}")
+        raise CheckpointError(f"{key[:80]} of {os.fspath(name)!r} exceeds what {dtype} can hold: {advice}")
 
 
-def check_state(module: torch.nn.Module, state: Mapping[str, Tensor], name: str) -> None:
+def check_state(module: torch.nn.Module, state: Mapping[str, Tensor], name: StrPath) -> None:
     """Check that tensors are exactly a module's, by name, shape and kind of number."""
     parameters = module.state_dict()
     faults: dict[str, list[str]] = {

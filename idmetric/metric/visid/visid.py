@@ -30,7 +30,7 @@ from idmetric.metric.checkpoints import format as checkpoint
 from idmetric.metric.checkpoints import released
 from idmetric.metric.checkpoints.config import check_view
 from idmetric.metric.checkpoints.pretrained import FILES, folder_revision
-from idmetric.metric.checkpoints.resolve import Files, Hub, fetch_folder
+from idmetric.metric.checkpoints.resolve import resolve
 from idmetric.metric.checkpoints.weights import dtype_of
 from idmetric.metric.embedder import (
     Embedder,
@@ -99,10 +99,15 @@ class VisIDEmbed(Embedder):
 
         name = released.source_name(source)
         release = f"visid_{name}" if f"visid_{name}" in released.VISID else name
-        hub = Hub(revision, cache_dir, token, local_files_only)
-        folder = fetch_folder(released.files_of(release, released.VISID, hub), FILES)
-        files = Files(folder)
-        kind = checkpoint.read_json(files[checkpoint.CONFIG]).get("model_type")
+        folder = resolve(
+            release,
+            FILES,
+            revision=revision,
+            cache_dir=cache_dir,
+            token=token,
+            local_files_only=local_files_only,
+        )
+        kind = checkpoint.read_json(checkpoint.file_of(folder, checkpoint.CONFIG)).get("model_type")
         if kind not in list(CLASSES):
             raise CheckpointError(
                 f"{name!r} holds a model of type {kind!r}, not {' or '.join(CLASSES)}: use idmetric.load"
@@ -120,7 +125,7 @@ class VisIDEmbed(Embedder):
             mean=mean,
             std=std,
             background=background,
-            files=files,
+            folder=folder,
         )
         self.settings = settings
         self.preprocessor.sizes = settings.size_for

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from idmetric.data.manifest.table import Manifest, ManifestError
-from idmetric.metric.checkpoints.resolve import revision_of
+from idmetric.metric.checkpoints.format import revision_of
 from idmetric.metric.checkpoints.weights import load_state
 from idmetric.metric.idsim import IDSim, IDSimConfig
 from idmetric.metric.timm_models import fitted, pretrained_state, read_weights, resample_positions

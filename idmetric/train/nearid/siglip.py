@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 from idmetric.metric.checkpoints import format as checkpoint
-from idmetric.metric.checkpoints import released
 from idmetric.metric.checkpoints.nearid import read_tower
-from idmetric.metric.checkpoints.resolve import Files, Hub, revision_of
+from idmetric.metric.checkpoints.released import PROCESSOR
+from idmetric.metric.checkpoints.resolve import resolve
 from idmetric.metric.checkpoints.weights import load_state
 from idmetric.metric.errors import CheckpointError
 from idmetric.metric.nearid import NearID, NearIDConfig
@@ -39,15 +41,13 @@ def start(config: NearIDTraining) -> NearID:
 
 
 def _of_files(source: str, revision: str | None) -> NearID:
-    files = Files(source, Hub(revision))
-    if (
-        released.find(source, released.NEARID)
-        or checkpoint.read_json(files[checkpoint.CONFIG]).get("model_type") == NearID.model_type
-    ):
+    folder = resolve(source, [*checkpoint.FILES, PROCESSOR], revision=revision)
+    published = checkpoint.read_json(checkpoint.file_of(folder, checkpoint.CONFIG))
+    if published.get("model_type") == NearID.model_type:
         return NearID(source, revision=revision, device="cpu")
-    siglip = _read_siglip(files)
+    siglip = _read_siglip(folder, published)
     model = NearID(checkpoint.parse(NearIDConfig, siglip, NearID.model_type), device="cpu")
-    load_state(model, siglip.state, siglip.name, torch.float32)
+    load_state(model, siglip.state, source, torch.float32)
     model.weights.take_revision(siglip.revision)
     return model
 
@@ -71,7 +71,7 @@ def _of_timm(config: NearIDTraining) -> NearID:
     if file:
         trunk = fitted(read_weights(file), model.backbone, name, file)
         load_state(model.backbone, trunk, file)
-        model.weights.take_revision(revision_of(file))
+        model.weights.take_revision(checkpoint.revision_of(file))
     return model
 
 
@@ -100,7 +100,7 @@ def trunk_state(model: NearID) -> dict[str, torch.Tensor]:
     return {name: value for name, value in model.state_dict().items() if not name.startswith(prefixes)}
 
 
-def _read_siglip(files: Files) -> checkpoint.Checkpoint:
+def _read_siglip(folder: Path, published: Mapping[str, Any]) -> checkpoint.Checkpoint:
     """Read SigLIP or SigLIP2 (of one resolution) as transformers stores it: NearID before its training.
 
     The tensors of the text tower are not read.
@@ -108,8 +108,6 @@ def _read_siglip(files: Files) -> checkpoint.Checkpoint:
     Returns:
         As `read_nearid`; the head is SigLIP's own.
     """
-    config_file = files[checkpoint.CONFIG]
-    published = checkpoint.read_json(config_file)
     model_type = published.get("model_type")
     if model_type == "siglip":
         vision = published.get("vision_config", {})
@@ -117,6 +115,6 @@ def _read_siglip(files: Files) -> checkpoint.Checkpoint:
         vision = published
     else:
         raise CheckpointError(
-            f"{str(config_file)!r} describes a model of type {model_type!r}, not a SigLIP of one resolution ('siglip')"
+            f"{str(folder)!r} holds a model of type {model_type!r}, not a SigLIP of one resolution ('siglip')"
         )
-    return read_tower(files, {"model_type": "nearid", "vision_config": vision})
+    return read_tower(folder, {"model_type": "nearid", "vision_config": vision})

@@ -62,7 +62,7 @@ def label_of(source: str) -> str:
         return Backbone(name if kind == "timm" else source, pretrained=False, backbone_args=SMALL, device="cpu").label
     if kind == "dual":
         return f"DualEncoder:{name}"
-    if source in released.models():
+    if source in released.MODELS:
         family = {"dinov3": "IDSim", "nearid": "NearID", "visid_": "VisIDEmbed"}
         return f"{family[source[:6]]}:{source}"
     return source
@@ -78,7 +78,7 @@ def test_models_of_rows_can_be_opened_by_name(protocol: str, name: str, source: 
     elif kind == "dual":
         assert rest.count("/") == 1
     elif kind != "judge":
-        assert source in (*models.BASELINES, *models.DIFFSIM, *released.models())
+        assert source in (*models.BASELINES, *models.DIFFSIM, *released.MODELS)
 
 
 @pytest.mark.parametrize(("protocol", "name", "source"), RUNNABLE)

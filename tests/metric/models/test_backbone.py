@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from idmetric import Backbone
-from idmetric.metric.checkpoints.resolve import revision_of
+from idmetric.metric.checkpoints.format import revision_of
 from idmetric.metric.tokens import final_tokens, last_tokens
 
 SMALL_VIT: dict[str, Any] = {"depth": 2, "embed_dim": 48, "num_heads": 3}

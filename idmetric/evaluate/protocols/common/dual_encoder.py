@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from idmetric.evaluate.protocols.common.baselines import DeviceLike, device_or_auto, signature_of
-from idmetric.metric.checkpoints.format import CONFIG, read_json
+from idmetric.metric.checkpoints.format import CONFIG, file_of, read_json
 from idmetric.metric.checkpoints.pretrained import FILES, open_model, open_processor
-from idmetric.metric.checkpoints.resolve import Files, Hub, fetch_folder
+from idmetric.metric.checkpoints.resolve import resolve
 from idmetric.metric.embedding import Embedding
 from idmetric.metric.errors import CheckpointError
 from idmetric.metric.files import need
@@ -51,8 +51,8 @@ class DualEncoder(PlainVectorModel):
         dtype: torch.dtype | None = None,
     ) -> None:
         need("eval", "a dual encoder", transformers="transformers")
-        folder = fetch_folder(Files(source, Hub()), FILES)
-        kind = read_json(Files(folder)[CONFIG]).get("model_type")
+        folder = resolve(source, FILES)
+        kind = read_json(file_of(folder, CONFIG)).get("model_type")
         if kind not in _CLASSES:
             raise CheckpointError(f"{source!r} holds a model of type {kind!r}, not {' or '.join(_CLASSES)}")
         self.device = device_or_auto(device)

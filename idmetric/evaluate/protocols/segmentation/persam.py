@@ -29,9 +29,9 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from idmetric.evaluate.protocols.common.columns import Array, Truths
-from idmetric.metric.checkpoints.format import CONFIG, read_json
+from idmetric.metric.checkpoints.format import CONFIG, file_of, read_json
 from idmetric.metric.checkpoints.pretrained import FILES, folder_revision, open_model, open_processor
-from idmetric.metric.checkpoints.resolve import Files, fetch_folder
+from idmetric.metric.checkpoints.resolve import resolve
 from idmetric.metric.embedder import auto_device
 from idmetric.metric.errors import CheckpointError
 from idmetric.metric.files import StrPath, need
@@ -62,8 +62,8 @@ class PerSAM:
     def __init__(self, source: StrPath, *, device: torch.device | str | None = None) -> None:
         need("eval", "SAM", transformers="transformers")
         self.name = os.fspath(source)
-        folder = fetch_folder(Files(self.name, advice="in the shell --sam FOLDER"), FILES)
-        kind = read_json(Files(folder)[CONFIG]).get("model_type")
+        folder = resolve(self.name, FILES, advice="in the shell --sam FOLDER")
+        kind = read_json(file_of(folder, CONFIG)).get("model_type")
         if kind != "sam":
             raise CheckpointError(
                 f"{self.name!r} holds a model of type {kind!r}, not a SAM such as facebook/sam-vit-base"
