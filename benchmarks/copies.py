@@ -42,31 +42,15 @@ def print_of(image: Image.Image) -> Print:
 
 
 def genuine(name: str, data: Manifest) -> None:
-    """Print the alarms among all photo pairs of one identity, and among the most similar pairs of two identities."""
+    """Print the alarms among all photo pairs of one identity, and among those of two."""
     prints = [print_of(data.image(row)) for row in range(len(data))]
     identity = np.array(data.column("identity"), object)
     is_same = identity[:, None] == identity
-    rough = np.stack([likeness(print_, prints) for print_ in prints])
-    rough = np.maximum(rough, rough.T)
-    for label, is_wanted, least in (("one identity", is_same, 0.7), ("two identities", ~is_same, 0.9)):
-        first, second = np.nonzero(np.triu(is_wanted, 1))
-        is_close = rough[first, second] >= least
-        agreements = []
-        for a, b in zip(first[is_close], second[is_close], strict=True):
-            agreements.append(compare(prints[a], prints[b]).agreement)
+    for label, is_wanted in (("one identity", is_same), ("two identities", ~is_same)):
+        pairs = np.argwhere(np.triu(is_wanted, 1)).tolist()
+        agreements = [compare(prints[a], prints[b]).agreement for a, b in pairs]
         alarms = sum(agreement >= THRESHOLD for agreement in agreements)
-        top = f"{max(agreements):.2f}" if agreements else "-"
-        print(f"{name}, {label}: {len(first)} pairs, {alarms} alarms, highest agreement {top}")
-
-
-def likeness(one: Print, others: list[Print]) -> np.ndarray:
-    """The best correlation of one image's crops with the others, also mirrored; it rules out most pairs."""
-    pairs = [[print_.small, print_.small[:, ::-1]] for print_ in others]
-    views = np.concatenate(pairs).reshape(2 * len(others), -1)
-    views = views - views.mean(1, keepdims=True)
-    views /= np.maximum(np.linalg.norm(views, axis=1, keepdims=True), 1e-6)
-    best_crop = (one.crops @ views.T.astype(np.float32)).max(0)
-    return best_crop.reshape(-1, 2).max(1)
+        print(f"{name}, {label}: {len(pairs)} pairs, {alarms} alarms, highest agreement {max(agreements):.2f}")
 
 
 def copied(name: str, data: Manifest) -> None:

@@ -166,7 +166,7 @@ def _rows(
     far = distances(np.broadcast_to(vectors[0], vectors.shape), vectors)
     keys = [key for key in dict.fromkeys(image_keys) if key != first.key]
     pairs = [(first.key, key) for key in keys]
-    agreements = looks.agreements(pairs, copies_only=limit is None)
+    agreements = looks.agreements(pairs)
     copies = dict(zip(keys, agreements, strict=True))
     copies[first.key] = (1.0, False)
 

@@ -28,7 +28,7 @@ from idmetric.gallery.look_files import (
 )
 from idmetric.metric.files import OutputError, in_order
 from idmetric.metric.images import SIZE, Named, is_animated, open_file
-from idmetric.scoring.copies import THRESHOLD, compare_pairs
+from idmetric.scoring.copies import compare, take_print
 from idmetric.store import check_shard, shards_in
 from idmetric.stream import threads
 
@@ -164,42 +164,22 @@ class Looks:
 
     # Pairs
 
-    def agreements(
-        self,
-        pairs: Sequence[Pair],
-        copies_only: bool = True,
-    ) -> list[Agreement]:
-        """How far images are copies of each other; see `scoring.copies.compare_pairs`.
-
-        Args:
-            pairs: keys of two images, in either order. copies_only: agreements of other pairs may be 0.
-        """
+    def agreements(self, pairs: Sequence[Pair]) -> list[Agreement]:
+        """How far images are copies of each other, by `scoring.copies`; pairs are keys of images, in either order."""
         wanted = [(min(pair), max(pair)) for pair in pairs]
-        agreements: dict[Pair, Agreement] = {}
-        for pair in wanted:
-            stored = self._agreements.get(pair)
-            if stored is not None and (copies_only or stored[0] >= THRESHOLD):
-                agreements[pair] = stored
-
-        missing = sorted(set(wanted) - agreements.keys())  # pairs of one image together
+        missing = sorted(set(wanted) - self._agreements.keys())
         for begin in range(0, len(missing), _PAIRS):
             part = missing[begin : begin + _PAIRS]
-            keys, a, b = _numbered(part)
-
-            def done(count: int, _: int, begin: int = begin) -> None:
+            keys = list(dict.fromkeys(chain.from_iterable(part)))
+            prints = dict(zip(keys, map(take_print, self._pictures(keys)), strict=True))
+            for count, (a, b) in enumerate(part, 1):
+                copy = compare(prints[a], prints[b])
+                self._agreements[a, b] = (copy.agreement, copy.mirrored)
                 self.progress(begin + count, len(missing))
-
-            pictures = self._pictures(keys)
-            agreement, mirrored = compare_pairs(pictures, a, b, copies_only=copies_only, done=done)
-            results = zip(agreement.tolist(), mirrored.tolist(), strict=True)
-            compared = dict(zip(part, results, strict=True))
-            agreements |= compared
-            if copies_only:
-                self._agreements |= compared
-                self._unsaved += part
-                if len(self._unsaved) >= _PAIRS:
-                    self.save()
-        return [agreements[pair] for pair in wanted]
+            self._unsaved += part
+            if len(self._unsaved) >= _PAIRS:
+                self.save()
+        return [self._agreements[pair] for pair in wanted]
 
     def save(self) -> None:
         """Write the pairs that are in no file yet."""

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.metric.files import is_same_file
 from idmetric.metric.tables import first_few
-from idmetric.scoring.copies import Copy, Print, compare_pairs, compare_prints
+from idmetric.scoring.copies import Copy, Print, compare
 from idmetric.scoring.records import Record
 
 _TINT = 3  # of 255: channels of a gray picture differ by no more; those of photos of gray things do (by 7 or more)
@@ -54,34 +53,11 @@ def warn_of_repeated_references(repeated: Mapping[str, str]) -> None:
         warnings.warn(message, CopyWarning, stacklevel=2)
 
 
-def closest(references: Sequence[Print], images: Sequence[Print]) -> list[tuple[int, Copy]]:
-    """For each image the number of the reference with the highest agreement, and their agreement."""
-    agreement, mirrored = compare_prints(references, images)
-    copies = []
-    for column, reference in enumerate(agreement.argmax(0).tolist()):
-        copy = Copy(float(agreement[reference, column]), bool(mirrored[reference, column]))
-        copies.append((reference, copy))
-    return copies
-
-
-def copies_of_pairs(
-    pairs: Sequence[tuple[NDArray[np.uint8] | None, NDArray[np.uint8] | None]],
-) -> list[Copy | None]:
-    """Whether the small pictures of pairs are copies of each other; None if copies are not looked for."""
-    number: dict[int, int] = {}  # of each picture, which may stand in several pairs
-    pictures: list[NDArray[np.uint8]] = []
-    for picture in chain.from_iterable(pairs):
-        if picture is None:
-            return [None] * len(pairs)
-        if id(picture) not in number:
-            number[id(picture)] = len(pictures)
-            pictures.append(picture)
-    if not pairs:
-        return []
-    references = np.array([number[id(a)] for a, _ in pairs])
-    images = np.array([number[id(b)] for _, b in pairs])
-    agreement, mirrored = compare_pairs(np.stack(pictures), references, images)
-    return list(map(Copy, agreement.tolist(), mirrored.tolist()))
+def closest(references: Sequence[Print], image: Print) -> tuple[int, Copy]:
+    """The number of the reference with the highest agreement, and their agreement."""
+    copies = [compare(reference, image) for reference in references]
+    number = max(range(len(copies)), key=lambda number: copies[number].agreement)
+    return number, copies[number]
 
 
 def is_gray(small: NDArray[np.uint8] | None) -> bool | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import combinations
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from idmetric.metric.errors import RequestError
 from idmetric.metric.images import SIZE
 from idmetric.metric.ties import numbers
-from idmetric.scoring.copies import THRESHOLD, compare_pairs
+from idmetric.scoring.copies import compare, take_print
 from idmetric.scoring.limits import OWN_PHOTOS, SUBJECTS_OWN, Limit
 
 if TYPE_CHECKING:
@@ -45,16 +46,13 @@ def originals(thumbnails: NDArray[np.uint8]) -> Ints:
 def _originals(pixels: bytes, count: int) -> tuple[int, ...]:
     """`originals` of pixels as bytes. A subject is asked again for each image that it is matched with."""
     thumbnails = np.frombuffer(pixels, np.uint8).reshape(count, SIZE, SIZE, 3)
-    earlier, later = np.triu_indices(count, 1)
-    agreement, _ = compare_pairs(thumbnails, earlier, later, copies_only=True)
-
-    # equal pixels with hardly any structure have no agreement
-    is_equal = [np.array_equal(thumbnails[a], thumbnails[b]) for a, b in zip(earlier, later, strict=True)]
-    is_copy = (agreement >= THRESHOLD) | np.array(is_equal, dtype=bool)
-
+    prints = [take_print(thumbnail) for thumbnail in thumbnails]
     original = list(range(count))
-    for photo, copy in zip(earlier[is_copy].tolist(), later[is_copy].tolist(), strict=True):
-        original[copy] = min(original[copy], original[photo])
+    for photo, copy in combinations(range(count), 2):
+        # equal pixels with hardly any structure have no agreement
+        is_equal = np.array_equal(thumbnails[photo], thumbnails[copy])
+        if is_equal or compare(prints[photo], prints[copy]).found:
+            original[copy] = min(original[copy], original[photo])
     return tuple(original)
 
 

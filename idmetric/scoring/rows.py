@@ -15,10 +15,9 @@ from idmetric.metric.distance import distance_matrix
 from idmetric.metric.embedding import Embedding, check_distances, concatenate
 from idmetric.metric.tables import rounded
 from idmetric.metric.ties import comparable
-from idmetric.scoring.copies import Copy
+from idmetric.scoring.copies import Copy, compare, take_print
 from idmetric.scoring.copy_warnings import (
     closest,
-    copies_of_pairs,
     is_gray,
     mark_copy,
     warn_of_gray,
@@ -95,15 +94,14 @@ class RowMaker:
             matrix = distance_matrix(references, embeddings, self.settings.distance)
             paths = [path for (path, _), _ in batch]
             check_distances(matrix.mT, self.metric.dtype, paths)
-            copies = closest(prints, [image.print for _, image in batch if image.print is not None]) if prints else ()
             for column, (file, image) in enumerate(batch):
                 path = file[0]
                 distances = matrix[:, column].double().tolist()
                 nearest = int(comparable(distances).argmin())
 
                 row = self._cross_row(path, distances, names, nearest)
-                if column < len(copies):
-                    reference, copy = copies[column]
+                if prints and image.print is not None:
+                    reference, copy = closest(prints, image.print)
                     mark_copy(row, path, names[reference], copy)
                 rows.append(row)
                 if references_in_color and is_gray(image.small):
@@ -171,8 +169,10 @@ class RowMaker:
         pictured_pairs = self.images.pairs(pairs)
         while batch := list(islice(pictured_pairs, self.settings.batch_size)):
             usable = [(pair, a, b) for pair, a, b in batch if a is not None and b is not None]
-            copies = copies_of_pairs([(a.small, b.small) for _, a, b in usable])
-            for (pair, a, b), copy in zip(usable, copies, strict=True):
+            for pair, a, b in usable:
+                copy = None
+                if a.small is not None and b.small is not None:
+                    copy = compare(take_print(a.small), take_print(b.small))
                 rows.append(self._pair(pair, a, b, copy))
                 is_reference_in_color = is_gray(a.small) is False
                 if is_gray(b.small) and is_reference_in_color:

@@ -23,8 +23,8 @@ from idmetric.evaluate.protocols.common.table_columns import Column
 from idmetric.evaluate.protocols.generator.images import Copies, Images, MethodScores, Names, Place
 from idmetric.evaluate.protocols.generator.pattern import REFERENCE, TRAINING
 from idmetric.metric.ties import comparable
-from idmetric.scoring.copies import THRESHOLD, compare_prints, take_print
-from idmetric.scoring.copy_warnings import is_gray
+from idmetric.scoring.copies import THRESHOLD, take_print
+from idmetric.scoring.copy_warnings import closest, is_gray
 from idmetric.scoring.references import distinct
 from idmetric.store import key_of
 
@@ -133,13 +133,13 @@ def agreements(
         in_color = not any(is_gray(picture) for picture in shown[: len(images.references[subject])])
         for part in slices(len(indices), settings.batch_size):
             pictures = [taken.small(data.source(row) or b"") for row in images.rows[indices[part]].tolist()]
-            with_images, _ = compare_prints(prints, [take_print(picture) for picture in pictures])
-            agreement[indices[part]] = with_images.max(0)
-            original[indices[part]] = shown_rows[with_images.argmax(0)]
             for index, picture in zip(indices[part].tolist(), pictures, strict=True):
+                number, copy = closest(prints, take_print(picture))
+                agreement[index] = copy.agreement
+                original[index] = shown_rows[number]
                 if in_color and is_gray(picture):
                     gray.append(data.column("id")[images.rows[index]])
-            done += with_images.size
+            done += len(prints) * len(pictures)
             if settings.pair_progress is not None:
                 settings.pair_progress(done, total)
 
