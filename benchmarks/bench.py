@@ -34,7 +34,7 @@ from idmetric.metric.checkpoints import released
 from idmetric.metric.embedder import Embedder, auto_device
 from idmetric.metric.files import StrPath
 from idmetric.metric.idsim import IDSim, IDSimConfig
-from idmetric.metric.images import read_image, to_pixels
+from idmetric.metric.images import read_image
 from idmetric.metric.load import load
 from idmetric.metric.nearid import NearID, NearIDConfig
 from idmetric.metric.paths import listed
@@ -141,7 +141,7 @@ def prepared(metric: Embedder, photos: list[Any]) -> Tensor:
 
 def pixels_of(metric: Embedder, photos: list[Any]) -> Tensor:
     """Turn decoded images into the model's pixels (B, 3, *image_size) in [0, 1], on its device."""
-    pixels = [to_pixels(photo, metric.image_size, **metric.preprocessor.reading) for photo in photos]
+    pixels = [metric.load(photo)[0] for photo in photos]
     return torch.stack(pixels).to(metric.device)
 
 
@@ -212,7 +212,7 @@ def open_model(name: str, *, random_weights: bool = False, **options: Any) -> Em
     else:
         names = ", ".join([*released.IDSIM, *released.NEARID])
         raise ValueError(f"no random weights for {name!r}: they can be made for {names} and timm:NAME")
-    model.weights.name = model.weights.short_name = f"{name}, random weights"
+    model.name = model.short_name = f"{name}, random weights"
     return model
 
 

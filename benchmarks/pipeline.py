@@ -64,7 +64,7 @@ class NearFree(Embedder):
             name="near-free", revision="1", image_size=(SIDE, SIDE), mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)
         )
         self.scale = torch.nn.Parameter(torch.ones(1), requires_grad=False)
-        self.weights.take_revision()
+        self.take_revision()
 
     def config(self) -> dict[str, Any]:
         """See `Embedder`."""

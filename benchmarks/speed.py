@@ -173,7 +173,7 @@ def _forward(metric: Embedder, x: Tensor) -> Any:
 
 def _read(metric: Embedder, paths: list[Path]) -> None:
     threads = reading_threads(None)
-    deque(in_order(metric.preprocessor.load_image, paths, threads=threads, waiting=2 * threads), maxlen=0)
+    deque(in_order(metric.load, paths, threads=threads, waiting=2 * threads), maxlen=0)
 
 
 def _scored(metric: Embedder, paths: list[Path], batch: int) -> Scores:

@@ -13,7 +13,6 @@ import pytest
 import torch
 from PIL import Image
 
-from idmetric.metric.embedder import Preprocessor
 from idmetric.metric.embedding import Embedding
 from idmetric.store import Store
 
@@ -43,26 +42,20 @@ class Live:
     def __init__(self, metric: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = self.most = self.made = 0
         lock = threading.Lock()
-        target: Any = Preprocessor if isinstance(metric, type) else metric.preprocessor
-        loaders = {"load_image": target.load_image, "fitted": target.fitted}
+        original = metric.prepare
 
         def gone() -> None:
             with lock:
                 self.now -= 1
 
-        def counting(original: Any) -> Any:
-            def load(*args: Any, **options: Any) -> Any:
-                pixels, mask = original(*args, **options)
-                if any(isinstance(given, torch.Tensor) for given in args) or hasattr(pixels, "is_counted"):
-                    return pixels, mask  # decoded before
-                pixels.is_counted = True
-                with lock:
-                    self.now, self.made = self.now + 1, self.made + 1
-                    self.most = max(self.most, self.now)
-                weakref.finalize(pixels, gone)
-                return pixels, mask
+        def prepare(*args: Any, **options: Any) -> Any:
+            pixels, mask = original(*args, **options)
+            if any(isinstance(given, torch.Tensor) for given in args):
+                return pixels, mask  # decoded before
+            with lock:
+                self.now, self.made = self.now + 1, self.made + 1
+                self.most = max(self.most, self.now)
+            weakref.finalize(pixels, gone)
+            return pixels, mask
 
-            return load
-
-        for name, original in loaders.items():
-            monkeypatch.setattr(target, name, counting(original))
+        monkeypatch.setattr(metric, "prepare", prepare)

@@ -101,7 +101,7 @@ class _Columns:
             errors.setdefault(row, "there is no image")
             return None
         try:
-            pixels, _ = self.metric.preprocessor.load_image(cell, None, "keep")
+            pixels, _ = self.metric.load(cell, None, "keep")
         except ImageReadError as error:
             if self.on_error == "raise":
                 raise

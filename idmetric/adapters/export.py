@@ -70,10 +70,8 @@ def _check_model(metric: Embedder) -> None:
     if type(metric) not in (IDSim, NearID, Backbone):  # subclasses may see images in a way of their own
         kind = type(metric).__name__
         raise RequestError(f"{metric.label} is a {kind}: only IDSim, NearID and Backbone are exported")
-    if metric.preprocessor.fit != SQUASH:
-        raise RequestError(
-            f"{metric.label} crops or pads images ({metric.preprocessor.fit}); only models that squash are exported"
-        )
+    if metric.fit != SQUASH:
+        raise RequestError(f"{metric.label} crops or pads images ({metric.fit}); only models that squash are exported")
     if metric.dtype != torch.float32:
         raise RequestError(f"{metric.label} is in {metric.dtype}: open it in float32 (dtype=torch.float32)")
     size = sum(p.numel() * p.element_size() for p in metric.parameters())
@@ -93,7 +91,7 @@ class _Graph(nn.Module):
         resized = F.interpolate(
             pixels,
             self.metric.image_size,
-            mode=self.metric.preprocessor.interpolation,
+            mode=self.metric.interpolation,
             align_corners=False,
             antialias=True,
         )
@@ -114,19 +112,18 @@ def _facts(metric: Embedder) -> dict[str, Any]:
     pixels = torch.rand(1, 3, *metric.image_size)
     with torch.no_grad():
         grid = metric.embed_pixels(pixels).grid
-    seen = metric.preprocessor
     return {
         "model": metric.label,
         "weights": weights_digest(metric),
         "grid": grid,
         "idmetric": __version__,
         "revision": metric.revision,
-        "image_size": seen.image_size,
-        "mean": seen.mean,
-        "std": seen.std,
-        "interpolation": seen.interpolation,
-        "background": seen.background,
-        "preprocessing": seen.preprocessing,
+        "image_size": metric.image_size,
+        "mean": metric.mean,
+        "std": metric.std,
+        "interpolation": metric.interpolation,
+        "background": metric.background,
+        "preprocessing": metric.preprocessing,
     }
 
 

@@ -296,7 +296,7 @@ def _opened(models: Any, settings: EvalSettings) -> Models:
         sources: Sequence[Any] = models if isinstance(models, list | tuple) else [models]
         named = {}
         for source in sources:
-            name = source.weights.short_name if isinstance(source, Embedder) else str(source)
+            name = source.short_name if isinstance(source, Embedder) else str(source)
             if name in named:
                 raise RequestError(f"two models are called {name!r}: give a dict with a name for each")
             named[name] = source

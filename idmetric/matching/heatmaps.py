@@ -81,9 +81,9 @@ def layout(metric: Embedder, height: int, width: int, embedded: Embedding) -> La
     Raises:
         ValueError: for a model that crops or pads images, as patches would lie elsewhere.
     """
-    if metric.preprocessor.fit != SQUASH:
+    if metric.fit != SQUASH:
         raise ValueError(f"{metric.label} does not see the whole image at its shape: load it with resize='squash'")
-    size = metric.preprocessor.size_for(height, width)
+    size = metric.size_for(height, width)
     if embedded.grid is None:  # VisIDEmbed: square cells, as many as have weight
         count = patch_tokens(embedded).shape[1]
         if embedded.weights is not None:

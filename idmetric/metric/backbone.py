@@ -306,9 +306,9 @@ class Backbone(Embedder):
             folder=opened.folder,
         )
         self.settings = config
-        tell_apart(self.weights)
-        if self.weights.is_folder and is_timm(self.weights.short_name):
-            self.weights.short_name = f"./{self.weights.short_name}"
+        tell_apart(self)
+        if self.is_folder and is_timm(self.short_name):
+            self.short_name = f"./{self.short_name}"
         if opened.score is not None and opened.score.references != "none":
             self.named = opened.score
         self._has_other_filter = interpolation is not None and config.resize == "squash"
@@ -345,8 +345,8 @@ class Backbone(Embedder):
         """See `Embedder.label`: with a filter or pooling that is not the model's own, and the color of padding."""
         label = super().label
         if self._has_other_filter:
-            label += f"[{self.preprocessor.interpolation}]"
-        if self.settings.pool != "auto" and self.weights.short_name not in NAMED:
+            label += f"[{self.interpolation}]"
+        if self.settings.pool != "auto" and self.short_name not in NAMED:
             label += f"[{self.settings.pool}]"
         if self.settings.resize == "pad" and tuple(self.background) != WHITE:
             label += f"[on {tuple(self.background)}]"

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from idmetric.metric.calibration import Calibration, Model, read_calibration
 from idmetric.metric.checkpoints import format as checkpoint
 from idmetric.metric.checkpoints.format import content_digest
 from idmetric.metric.files import StrPath
-from idmetric.metric.fingerprint import Weights
 
 
-def calibration_of(chosen: Calibration | None, weights: Weights, label: str, resolution: str) -> Calibration | None:
+def calibration_of(chosen: Calibration | None, weights: Any, label: str, resolution: str) -> Calibration | None:
     """The calibration of a model: the one that was chosen or found before, else that in its folder, or None.
 
     Args:
-        weights, label, resolution: of the model.
+        weights: the model, an `Embedder`, with its label and resolution.
 
     Raises:
         CalibrationError: if the file is damaged, or was made for other weights.
@@ -30,12 +30,12 @@ def calibration_of(chosen: Calibration | None, weights: Weights, label: str, res
         return None
 
     model = model_of(weights, label, resolution, files=False)
-    if weights.have_changed() or calibration.model.settings != model.settings:
+    if weights.has_changed() or calibration.model.settings != model.settings:
         calibration.check_model(model)  # which fails: the weights or `decode` have changed
     return calibration
 
 
-def checked_calibration(source: StrPath | Calibration, weights: Weights, label: str, resolution: str) -> Calibration:
+def checked_calibration(source: StrPath | Calibration, weights: Any, label: str, resolution: str) -> Calibration:
     """A calibration, or the one in a file, for this model: CalibrationError if it was made for another."""
     calibration = source if isinstance(source, Calibration) else read_calibration(source)
     if not calibration.model.is_same(model_of(weights, label, resolution, files=False)):  # mostly the revision suffices
@@ -43,10 +43,10 @@ def checked_calibration(source: StrPath | Calibration, weights: Weights, label: 
     return calibration
 
 
-def model_of(weights: Weights, label: str, resolution: str, files: bool = True) -> Model:
+def model_of(weights: Any, label: str, resolution: str, files: bool = True) -> Model:
     """The model that a calibration is bound to; with `files`, also their hash (a second for each gigabyte)."""
     content = None
-    if files and weights.folder is not None and not weights.have_changed():
+    if files and weights.folder is not None and not weights.has_changed():
         content = _content_of(weights.folder)
     kind, _, name_and_settings = label.partition(":")
     settings = name_and_settings.removeprefix(weights.short_name)

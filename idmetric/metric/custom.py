@@ -66,13 +66,12 @@ class Custom(Embedder):
         if not callable(getattr(model, "embed", None)):
             raise CheckpointError(f"{name} needs `embed(images)`: PIL images to an Embedding or a tensor (N, D)")
         super().__init__(name=name, revision="", image_size=(0, 0), mean=(0, 0, 0), std=(1, 1, 1))
-        self.preprocessor.sizes = _own_size
         self._label = label
         self.model = model
         if next(self.parameters(), None) is None:  # an object without weights has a device too
             self.place = nn.Parameter(torch.zeros(1))
         self.requires_grad_(False).eval()  # weights stay on the device where the user has put them
-        self.weights.take_revision()
+        self.take_revision()
 
     @property
     def label(self) -> str:
@@ -83,6 +82,10 @@ class Custom(Embedder):
     def resolution(self) -> str:
         """Images keep their own size."""
         return "own"
+
+    def size_for(self, height: int, width: int) -> tuple[int, int]:
+        """See `Embedder.size_for`: an image's own."""
+        return height, width
 
     def config(self) -> dict[str, Any]:
         """See `Embedder.config`."""
@@ -109,8 +112,3 @@ class Custom(Embedder):
             embedding = replace(output, cls=features, model=self._maker())
             return embedding if patches else embedding.without_patches()
         return Embedding(features, model=self._maker())
-
-
-def _own_size(height: int, width: int) -> tuple[int, int]:
-    """The size at which an image is seen: its own."""
-    return height, width

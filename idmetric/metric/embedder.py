@@ -1,16 +1,16 @@
-"""Which weights a model has: name, revision, a hash of them in memory, PyTorch's counters of writes to them."""
+"""Embedder: the base class of every model. Images in, `Embedding` out; two images in, distance out."""
 
 from __future__ import annotations
 
-import copy
 import json
+import os
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar, get_args, overload
+from typing import TYPE_CHECKING, Any, Self, get_args, overload
 
 import torch
 import torch.nn.functional as F
@@ -24,7 +24,7 @@ from idmetric.metric.distance import distance_matrix, needs_patches
 from idmetric.metric.embedding import Embedding, checked_distances, concatenate
 from idmetric.metric.errors import CheckpointError
 from idmetric.metric.files import StrPath, in_order
-from idmetric.metric.fingerprint import Weights, keeps_values
+from idmetric.metric.fingerprint import keeps_values, weights_digest, write_counts
 from idmetric.metric.images import (
     SQUASH,
     WHITE,
@@ -35,28 +35,30 @@ from idmetric.metric.images import (
     MaskId,
     Outside,
     Preprocessing,
-    Reading,
     check_paths,
     check_pixels,
     describe,
+    float_pixels,
+    is_array,
+    is_float,
     naming,
     picture_pixels,
     read_image,
     split_images,
-    to_pixels,
 )
-from idmetric.metric.masks import Images, MaskLike, Masks, labeled, split_masks
+from idmetric.metric.masks import Images, MaskLike, Masks, cut_out, labeled, split_masks
 from idmetric.metric.paths import check_partners
 from idmetric.metric.pixels import place
-from idmetric.metric.resampling import Sides
 from idmetric.version import __version__
 
 if TYPE_CHECKING:
     from idmetric.metric.calibration import Calibration, Model
     from idmetric.metric.named import NamedScore
 
+LoadedImage = tuple[Tensor, Tensor | None]  # pixels (3, h, w), and how much of each the subject's mask covers (h, w)
+OnProgress = Callable[[int, int], None]  # called with (images done, images in all) after each batch
 
-# Where and in which precision models run, and how they are opened.
+_USUAL = {"preprocessing": "standard", "resize": "squash"}  # values that config.json leaves out
 
 
 def auto_device() -> torch.device:
@@ -81,245 +83,6 @@ def opening() -> Iterator[None]:
         yield
 
 
-# A model's own preprocessing: images and masks of any kind become the pixels that it sees.
-
-LoadedImage = tuple[Tensor, Tensor | None]  # pixels (3, h, w), and how much of each the subject's mask covers (h, w)
-
-
-class Preprocessor:
-    """How a model sees images: their size and normalization.
-
-    Args:
-        image_size: height and width of the encoder's input.
-        mean, std: per-channel normalization of pixels in [0, 1].
-        interpolation: "bicubic" or "bilinear", antialiased.
-        background: RGB color (0-255) that shows through transparent images.
-        preprocessing: how files and PIL images become RGB, "standard" or "release" (see `idmetric.metric.images`).
-        fit: how images of other shapes are brought to `image_size`; squashed by default, not cropped.
-
-    Attributes:
-        sizes: from an image's height and width to those at which the model sees it; None: always `image_size`.
-    """
-
-    def __init__(
-        self,
-        image_size: tuple[int, int],
-        mean: Sequence[float],
-        std: Sequence[float],
-        interpolation: str = "bicubic",
-        background: Color = WHITE,
-        preprocessing: Preprocessing = "standard",
-        fit: Fit = SQUASH,
-    ) -> None:
-        if preprocessing not in get_args(Preprocessing):
-            raise ValueError(f"unknown preprocessing {preprocessing!r}: choose {' or '.join(get_args(Preprocessing))}")
-        self.image_size = image_size
-        self.mean = tuple(float(value) for value in mean)
-        self.std = tuple(float(value) for value in std)
-        self.interpolation = interpolation
-        self.background = background
-        self.preprocessing = preprocessing
-        self.fit = fit
-        self.sizes: Callable[[int, int], Sides] | None = None
-
-    @property
-    def mark(self) -> str:
-        """The part of a model's label with the settings that are not the usual ones."""
-        mark = ""
-        if self.preprocessing != "standard":
-            mark += f"[{self.preprocessing} preprocessing]"
-        if self.fit != SQUASH:
-            mark += f"[{self.fit}, {self.interpolation}]"
-        return mark
-
-    def about(self) -> dict[str, str]:
-        """The settings on which embeddings depend, for keys of caches."""
-        seen = f"{self.image_size} {self.mean} {self.std} {self.interpolation} {self.background}"
-        if self.fit != SQUASH:
-            seen += f" {self.fit}"
-        return {"seen": seen}
-
-    # Pixels
-
-    def size_for(self, height: int, width: int) -> tuple[int, int]:
-        """Height and width at which this model sees an image of that size; ValueError if it cannot."""
-        if self.sizes is not None:
-            return self.sizes(height, width)
-        return self.image_size
-
-    def fit_pixels(self, pixels: Tensor) -> Tensor:
-        """Pixels (B, 3, H, W) in [0, 1] at the size at which this model sees them, antialiased, differentiably."""
-        size = self.size_for(pixels.shape[-2], pixels.shape[-1])
-        return self.fit.pixels(pixels, size, self.interpolation, self.background)
-
-    def normalize(self, pixels: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
-        """(pixels - mean) / std of (..., 3, H, W) on the device of a model, in float32 or better whatever its dtype."""
-        computed = torch.promote_types(dtype, torch.float32)
-        computed = torch.promote_types(computed, pixels.dtype)
-        x = pixels.to(device, computed)
-        mean = torch.tensor(self.mean, dtype=computed, device=x.device).view(3, 1, 1)
-        std = torch.tensor(self.std, dtype=computed, device=x.device).view(3, 1, 1)
-        return (x - mean).div_(std)
-
-    # Files and images in memory
-
-    @property
-    def decoding(self) -> Hashable:
-        """What the pixels of `read_image` depend on: models with equal values share a decoded image."""
-        return self.background, self.preprocessing
-
-    @property
-    def reading(self) -> Reading:
-        """How files become pixels: options of `idmetric.metric.images.to_pixels`."""
-        return {
-            "background": self.background,
-            "interpolation": self.interpolation,
-            "preprocessing": self.preprocessing,
-            "fit": self.fit,
-        }
-
-    def read_image(self, image: ImageLike) -> Image.Image:
-        """One image as 8-bit RGB at its own size, as this model's preprocessing reads it; see `images.read_image`."""
-        return read_image(image, background=self.background, preprocessing=self.preprocessing)
-
-    def load_image(
-        self,
-        image: ImageLike,
-        mask: MaskLike | None = None,
-        outside: Outside = "black",
-    ) -> LoadedImage:
-        """One image as this model sees it, and its mask.
-
-        Args:
-            image, mask, outside: as for `embed`.
-
-        Returns:
-            Pixels (3, h, w) in [0, 1], h and w from `size_for`; how much of each pixel the mask covers (h, w), or None
-            without a mask.
-
-        Raises:
-            ImageReadError: if one of them cannot be read, the mask selects nothing, or the model reads images as its
-                release does, which knows no masks.
-        """
-        if mask is None:
-            return to_pixels(image, self.size_for, **self.reading), None
-        from idmetric.metric.masks import cut_out
-
-        self.check_mask(mask)
-        subject, cover = cut_out(image, mask, outside, background=self.background)
-        try:
-            return self.fitted(subject, cover)
-        except ImageReadError as error:  # it knows the cut-out alone
-            raise ImageReadError(describe(image), error.reason) from error
-
-    def fitted(self, picture: Image.Image | Tensor, cover: Tensor | None = None) -> LoadedImage:
-        """A picture that was read, and its mask, as this model sees them.
-
-        Args:
-            picture: RGB, as `read_image` gives it, or float pixels (3, H, W) in [0, 1].
-            cover: how much of each pixel the mask covers (H, W).
-
-        Returns:
-            As `load_image`.
-
-        Raises:
-            ImageReadError: for a picture of a shape that the model does not take, or if nothing is left of its mask.
-        """
-        if isinstance(picture, Tensor):
-            pixels = to_pixels(picture, self.size_for, **self.reading)
-        else:
-            pixels = picture_pixels(picture, self.size_for, **self.reading)
-        if cover is None:
-            return pixels, None
-
-        _, height, width = pixels.shape
-        cover = self.fit.cover(cover, (height, width), isinstance(picture, Tensor))
-        if not cover.any():
-            raise ImageReadError(describe(picture), "its mask selects nothing of the part of the image that is seen")
-        return pixels, cover.to(pixels.device, pixels.dtype)
-
-    def check_mask(self, mask: MaskLike) -> None:
-        """Refuse a mask if this model reads images as its release does, which knows none: ImageReadError."""
-        if self.preprocessing == "release":
-            raise ImageReadError(
-                describe(mask),
-                "preprocessing='release' follows the release, which takes no masks: leave the masks out, or load the "
-                "model with preprocessing='standard'",
-            )
-
-
-# Batches of images: loaded ahead, embedded, checked and joined.
-
-Loaded = TypeVar("Loaded")  # an item that is ready for the model
-OnProgress = Callable[[int, int], None]  # called with (images done, images in all) after each batch
-
-
-def in_batches(
-    load: Callable[[int], Loaded],
-    run: Callable[[list[Loaded], bool], Embedding],
-    images: Sequence[ImageLike | None],
-    dtype: torch.dtype,
-    batch_size: int,
-    patches: bool,
-    progress: OnProgress | None = None,
-    workers: int = 0,
-) -> Embedding:
-    """Load and embed items, at most `batch_size` at a time; arguments as for `Embedder.embed`.
-
-    Args:
-        load, run: from the number of an item to what the model takes, and from a batch of that to its embedding, with
-            or without patches.
-        images: of each item; None for a text alone. dtype: of the model. Both are for the message about features that
-            are not finite; those of a graph or a compiled model are not checked.
-    """
-    if workers < 0:
-        raise ValueError(f"workers must be at least 0, got {workers}")
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-    with_graph = torch.is_grad_enabled()  # which threads do not inherit
-
-    def read(number: int) -> Loaded:
-        with torch.set_grad_enabled(with_graph):
-            return load(number)
-
-    parts = []
-    done = 0
-    with closing(in_order(read, range(len(images)), threads=workers, waiting=2 * batch_size)) as ahead:
-        while batch := list(islice(ahead, batch_size)):
-            parts.append(run(batch, patches))
-            done += len(batch)
-            if progress is not None:
-                progress(done, len(images))
-    embedding = concatenate(parts)
-
-    # once at the end, as it waits for the device, which embeds a batch while the next one is read
-    if not with_graph and not torch.compiler.is_compiling():
-        embedding.check_finite(["a text" if image is None else describe(image) for image in images], dtype)
-    return embedding
-
-
-def patch_weights(
-    images: Sequence[tuple[Tensor, Tensor | None]], grid: tuple[int, int], device: torch.device
-) -> Tensor | None:
-    """How much of each patch the masks cover, shape (B, rows * columns); None if no image has a mask.
-
-    Args:
-        images: pixels (3, h, w) and mask (h, w) or None, of each image.
-        grid: rows and columns of patches.
-        device: of the result.
-    """
-    if all(mask is None for _, mask in images):
-        return None
-    covers = []
-    for pixels, mask in images:
-        cover = mask
-        if cover is None:
-            cover = pixels.new_ones(pixels.shape[1:])
-        covers.append(cover.to(device, torch.float32))
-    weights = F.adaptive_avg_pool2d(torch.stack(covers), grid)
-    return weights.flatten(1)
-
-
 def wants_grad(images: Any) -> bool:
     """Whether an image tensor, alone or in a list, requires grad."""
     candidates = images if isinstance(images, list | tuple) else [images]
@@ -336,18 +99,27 @@ def warn_of_lost_graph(images: Any) -> None:
         )
 
 
-# Embedder: the base class of every model. Pixels in, Embedding out; two images in, distance out.
-
-_USUAL = {"preprocessing": "standard", "resize": "squash"}  # values that config.json leaves out
-
-
 class Embedder(nn.Module):
-    """A model that embeds images, bound to its own preprocessing (`Preprocessor` and `Weights` list the arguments).
+    """A model that embeds images, bound to its own preprocessing.
 
-    A subclass calls this constructor and defines `forward_features` and `settings`, or `config`.
+    A subclass calls this constructor and defines `forward_features` and `settings`, or `config`. Loaded models are
+    frozen: in eval mode, no parameter requires grad, and `train()` does not change that. Gradients still flow to the
+    pixels.
 
-    Loaded models are frozen: in eval mode, no parameter requires grad, and `train()` does not change that. Gradients
-    still flow to the pixels.
+    Args:
+        name: the name by which the user opened it, e.g. "tiny".
+        revision: which exact weights (`Checkpoint.revision`), "" for new ones.
+        image_size: height and width of the encoder's input.
+        mean, std: per-channel normalization of pixels in [0, 1].
+        interpolation: "bicubic" or "bilinear", antialiased.
+        background: RGB color (0-255) that shows through transparent images.
+        preprocessing: how files and PIL images become RGB, "standard" or "release" (see `idmetric.metric.images`).
+        fit: how images of other shapes are brought to `image_size`; squashed by default, not cropped.
+        folder: that the weights were loaded from, perhaps with a calibration; of the Hub its cache.
+
+    Attributes:
+        is_folder: whether it was opened from a local folder of that name.
+        short_name: the name in labels; of a folder its own name.
     """
 
     model_type = ""  # in config.json; models without one cannot be saved
@@ -359,6 +131,9 @@ class Embedder(nn.Module):
     calibration_source: StrPath | Calibration | None = None  # what `calibrate_with` was given
     _calibration: Calibration | None = None
     _compiled: Callable[..., Any] | None = None
+    _digest = ""  # of weights without a revision
+    _writes: list[tuple[int, int]] | None = None  # see `write_counts`; when they were last looked at
+    _has_changed = False  # whether there were writes since the weights were named
     _is_rounded = False  # whether the weights were in a narrower type
 
     def __init__(
@@ -376,8 +151,23 @@ class Embedder(nn.Module):
         folder: Path | None = None,
     ) -> None:
         super().__init__()
-        self.weights = Weights(self, name, revision, folder)
-        self.preprocessor = Preprocessor(image_size, mean, std, interpolation, background, preprocessing, fit)
+        if preprocessing not in get_args(Preprocessing):
+            raise ValueError(f"unknown preprocessing {preprocessing!r}: choose {' or '.join(get_args(Preprocessing))}")
+        self.name = name
+        self.image_size = image_size
+        self.mean = tuple(float(value) for value in mean)
+        self.std = tuple(float(value) for value in std)
+        self.interpolation = interpolation
+        self.background = background
+        self.preprocessing = preprocessing
+        self.fit = fit
+        self.folder = folder
+        self._revision = revision
+
+        self.is_folder = folder is not None and os.path.isdir(name) and os.path.samefile(name, folder)
+        self.short_name = name
+        if self.is_folder:
+            self.short_name = os.path.basename(os.path.realpath(name)) or name
 
     def forward_features(self, x: Tensor) -> tuple[Tensor, Tensor | None, tuple[int, int] | None]:
         """Normalized pixels (B, 3, *image_size) to global features (B, D), patches (B, P, D') and their grid."""
@@ -388,13 +178,113 @@ class Embedder(nn.Module):
         super().compile(*args, **options)
         self._compiled = torch.compile(type(self).forward_features, *args, **options)  # unbound: copies stay apart
 
-    # Pixels in, embedding out
+    # Preprocessing
+
+    @property
+    def decoding(self) -> Hashable:
+        """What the pixels of `read_image` depend on: models with equal values share a decoded image."""
+        return self.background, self.preprocessing
+
+    def read_image(self, image: ImageLike) -> Image.Image:
+        """One image as 8-bit RGB at its own size, as this model's preprocessing reads it; see `images.read_image`."""
+        return read_image(image, background=self.background, preprocessing=self.preprocessing)
+
+    def check_mask(self, mask: MaskLike) -> None:
+        """Refuse a mask if this model reads images as its release does, which knows none: ImageReadError."""
+        if self.preprocessing == "release":
+            raise ImageReadError(
+                describe(mask),
+                "preprocessing='release' follows the release, which takes no masks: leave the masks out, or load the "
+                "model with preprocessing='standard'",
+            )
+
+    def size_for(self, height: int, width: int) -> tuple[int, int]:
+        """Height and width at which this model sees an image of that size; ValueError if it cannot."""
+        return self.image_size
+
+    def fit_pixels(self, pixels: Tensor) -> Tensor:
+        """Pixels (B, 3, H, W) in [0, 1] at the size at which this model sees them, antialiased, differentiably."""
+        size = self.size_for(pixels.shape[-2], pixels.shape[-1])
+        return self.fit.pixels(pixels, size, self.interpolation, self.background)
+
+    def normalize(self, pixels: Tensor) -> Tensor:
+        """(pixels - mean) / std of (..., 3, H, W) on the model's device, in float32 or better whatever its dtype."""
+        dtype = torch.promote_types(at_least_float32(pixels).dtype, self.dtype)
+        x = pixels.to(self.device, dtype)
+        mean = torch.tensor(self.mean, dtype=dtype, device=x.device).view(3, 1, 1)
+        std = torch.tensor(self.std, dtype=dtype, device=x.device).view(3, 1, 1)
+        return (x - mean).div_(std)
+
+    def load(
+        self,
+        image: ImageLike | None,
+        mask: MaskLike | None = None,
+        outside: Outside = "black",
+        words: str | None = None,
+    ) -> Any:
+        """Read one image, and its mask, and `prepare` them; may run in a thread.
+
+        Args:
+            image, mask, outside: as for `embed`; no image for a text alone. words: as for `prepare`.
+
+        Raises:
+            ImageReadError: if one of them cannot be read, the mask selects nothing, or the model takes no masks.
+        """
+        cover = None
+        picture: Image.Image | Tensor | None
+        if image is None:
+            picture = None
+        elif mask is not None:
+            self.check_mask(mask)
+            picture, cover = cut_out(image, mask, outside, background=self.background)
+        elif is_array(image) and is_float(image):
+            with naming(image):
+                picture = float_pixels(image, self.background)
+        else:
+            picture = self.read_image(image)
+        return self.prepare(picture, cover, words)
+
+    def prepare(
+        self, picture: Image.Image | Tensor | None, cover: Tensor | None = None, words: str | None = None
+    ) -> Any:
+        """An element of a batch for `embed_prepared`; may run in a thread.
+
+        Args:
+            picture: RGB, as `read_image` gives it, or float pixels (3, H, W) in [0, 1]; None for a text alone, of
+                models that read words.
+            cover: how much of each pixel the subject's mask covers (H, W).
+            words: for models that read them (`reads_words`) the text to embed with the image; None: the default.
+
+        Returns:
+            Here a `LoadedImage`: pixels (3, h, w) in [0, 1], h and w from `size_for`, and their cover (h, w) or None.
+
+        Raises:
+            ImageReadError: for a picture of a shape that the model does not take, or if nothing is left of its mask.
+        """
+        if picture is None:
+            raise ValueError(f"{self.name} reads no text: a text alone has no embedding")
+        with naming(picture):
+            if isinstance(picture, Tensor):
+                pixels = self.fit_pixels(picture[None])[0]
+            else:
+                pixels = picture_pixels(
+                    picture, self.size_for, background=self.background, interpolation=self.interpolation, fit=self.fit
+                )
+        if cover is None:
+            return pixels, None
+
+        cover = self.fit.cover(cover, (pixels.shape[1], pixels.shape[2]), isinstance(picture, Tensor))
+        if not cover.any():
+            raise ImageReadError(describe(picture), "its mask selects nothing of the part of the image that is seen")
+        return pixels, cover.to(pixels.device, pixels.dtype)
+
+    # Images in, embedding out
 
     def forward(self, pixels: Tensor) -> Embedding:
         """Embed pixels, differentiably.
 
         Args:
-            pixels: shape (B, 3, H, W), RGB in [0, 1], any size (see `Preprocessor.fit_pixels`).
+            pixels: shape (B, 3, H, W), RGB in [0, 1], any size (see `fit_pixels`).
 
         Raises:
             ImageReadError: if the values leave [0, 1]; the message gives the range found.
@@ -402,15 +292,37 @@ class Embedder(nn.Module):
         if not torch.compiler.is_compiling():
             with naming(pixels):
                 check_pixels(pixels)
-        return self.embed_pixels(self.preprocessor.fit_pixels(pixels))
+        return self.embed_pixels(self.fit_pixels(pixels))
 
     def embed_pixels(self, pixels: Tensor) -> Embedding:
+        """Embed pixels (B, 3, h, w) in [0, 1] at the size at which this model sees them, differentiably."""
         x = self.normalize(pixels).to(self.dtype)
         if self._compiled is None:
             features, patches, grid = self.forward_features(x)
         else:
             features, patches, grid = self._compiled(self, x)
         return Embedding(features, patches, grid, model=self._maker())
+
+    def embed_prepared(self, batch: Sequence[Any], patches: bool = True) -> Embedding:
+        """Embed what `prepare` gave, in one pass; it is not checked for numbers that are not finite.
+
+        Args:
+            patches: False drops the patch tokens.
+        """
+        embedding = self.embed_pixels(torch.stack([place(pixels, self.device) for pixels, _ in batch]))
+        if not patches:
+            return embedding.without_patches()
+        if embedding.grid is None or all(cover is None for _, cover in batch):
+            return embedding
+
+        # how much of each patch the masks cover
+        covers = []
+        for pixels, cover in batch:
+            if cover is None:
+                cover = pixels.new_ones(pixels.shape[1:])
+            covers.append(cover.to(embedding.cls.device, torch.float32))
+        weights = F.adaptive_avg_pool2d(torch.stack(covers), embedding.grid)
+        return replace(embedding, weights=weights.flatten(1))
 
     def embed(
         self,
@@ -448,47 +360,59 @@ class Embedder(nn.Module):
         """
         warn_of_lost_graph(images)
         with torch.no_grad():
-            masks = labeled(masks, mask_id)
-            options = {"batch_size": batch_size, "patches": patches, "workers": workers, "progress": progress}
-            return self._embed(images, masks, outside, **options)
+            return self._embed(
+                split_images(images),
+                labeled(masks, mask_id),
+                outside,
+                batch_size=batch_size,
+                patches=patches,
+                workers=workers,
+                progress=progress,
+            )
 
-    def _embed(self, images: Any, masks: Masks, outside: Outside, **batching: Any) -> Embedding:
-        """Embed images, with a graph if gradients are on; `batching`: see `in_batches`."""
-        singles = split_images(images)
-        if not singles:
+    def _embed(
+        self,
+        images: Sequence[ImageLike | None],
+        masks: Masks,
+        outside: Outside,
+        words: Sequence[str] | None = None,
+        *,
+        batch_size: int,
+        patches: bool,
+        workers: int = 0,
+        progress: OnProgress | None = None,
+    ) -> Embedding:
+        """The loop from images to embeddings, with a graph if gradients are on; `words` of each image."""
+        if not images:
             raise ValueError("no images given")
-        single_masks = split_masks(masks, singles)
-        check_paths(singles, single_masks)
+        if workers < 0:
+            raise ValueError(f"workers must be at least 0, got {workers}")
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        single_masks = split_masks(masks, images)
+        check_paths(images, single_masks)
+        with_graph = torch.is_grad_enabled()  # which threads do not inherit
 
-        def load(number: int) -> LoadedImage:
-            return self.preprocessor.load_image(singles[number], single_masks[number], outside)
+        def load(number: int) -> Any:
+            with torch.set_grad_enabled(with_graph):
+                return self.load(
+                    images[number], single_masks[number], outside, None if words is None else words[number]
+                )
 
-        return in_batches(load, self.embed_prepared, singles, self.dtype, **batching)
+        parts = []
+        done = 0
+        with closing(in_order(load, range(len(images)), threads=workers, waiting=2 * batch_size)) as loaded:
+            while batch := list(islice(loaded, batch_size)):
+                parts.append(self.embed_prepared(batch, patches))
+                done += len(batch)
+                if progress is not None:
+                    progress(done, len(images))
+        embedding = concatenate(parts)
 
-    def prepare(self, picture: Image.Image | Tensor | None, cover: Tensor | None, words: str | None) -> Any:
-        """An element of a batch for `embed_prepared`; may run in a thread.
-
-        Args:
-            picture, cover: see `Preprocessor.fitted`; no picture for a text alone, of models that read words.
-            words: for models that read them (`reads_words`) the text to embed with the image; None: the default.
-        """
-        if picture is None:
-            raise ValueError(f"{self.name} reads no text: a text alone has no embedding")
-        return self.preprocessor.fitted(picture, cover)
-
-    def embed_prepared(self, batch: Sequence[Any], patches: bool = True) -> Embedding:
-        """Embed what `prepare` gave, in one pass; it is not checked for numbers that are not finite.
-
-        Args:
-            patches: False drops the patch tokens.
-        """
-        pixels = torch.stack([place(image_pixels, self.device) for image_pixels, _ in batch])
-        embedding = self.embed_pixels(at_least_float32(pixels))
-        if not patches:
-            return embedding.without_patches()
-        if embedding.patches is None or embedding.grid is None:
-            return embedding
-        return replace(embedding, weights=patch_weights(batch, embedding.grid, embedding.patches.device))
+        # once at the end, as it waits for the device, which embeds a batch while the next one is read
+        if not with_graph and not torch.compiler.is_compiling():
+            embedding.check_finite(["a text" if image is None else describe(image) for image in images], self.dtype)
+        return embedding
 
     # Two images in, distance out
 
@@ -594,7 +518,7 @@ class Embedder(nn.Module):
             images.check_maker(self._maker())
             return images
         with torch.set_grad_enabled(torch.is_grad_enabled() and wants_grad(images)):
-            return self._embed(images, masks, outside, batch_size=batch_size, patches=patches)
+            return self._embed(split_images(images), masks, outside, batch_size=batch_size, patches=patches)
 
     # The meaning of a distance
 
@@ -610,7 +534,7 @@ class Embedder(nn.Module):
         """
         from idmetric.metric.calibrated import calibration_of
 
-        self._calibration = calibration_of(self._calibration, self.weights, self.label, self.resolution)
+        self._calibration = calibration_of(self._calibration, self, self.label, self.resolution)
         return self._calibration
 
     def calibrate_with(self, calibration: StrPath | Calibration) -> Self:
@@ -620,7 +544,7 @@ class Embedder(nn.Module):
         """
         from idmetric.metric.calibrated import checked_calibration
 
-        self._calibration = checked_calibration(calibration, self.weights, self.label, self.resolution)
+        self._calibration = checked_calibration(calibration, self, self.label, self.resolution)
         self.calibration_source = calibration
         return self
 
@@ -628,24 +552,26 @@ class Embedder(nn.Module):
         """The model that a calibration is bound to; with `files`, also their hash (a second for each gigabyte)."""
         from idmetric.metric.calibrated import model_of
 
-        return model_of(self.weights, self.label, self.resolution, files)
+        return model_of(self, self.label, self.resolution, files)
 
-    # Names: see `Weights`
-
-    @property
-    def name(self) -> str:
-        """The name by which the user opened it, e.g. "tiny"."""
-        return self.weights.name
+    # Names, and which weights they are of
 
     @property
     def label(self) -> str:
         """Class and name, and every other setting that changes scores."""
-        return f"{type(self).__name__}:{self.weights.short_name}{self.preprocessor.mark}"
+        label = f"{type(self).__name__}:{self.short_name}"
+        if self.preprocessing != "standard":
+            label += f"[{self.preprocessing} preprocessing]"
+        if self.fit != SQUASH:
+            label += f"[{self.fit}, {self.interpolation}]"
+        return label
 
     @property
     def revision(self) -> str:
         """Which exact weights: the checkpoint's revision, followed by "+changed" after writes; "" for new ones."""
-        return self.weights.revision
+        if self._revision and self.has_changed():
+            return f"{self._revision}+changed"
+        return self._revision
 
     @property
     def resolution(self) -> str:
@@ -656,7 +582,32 @@ class Embedder(nn.Module):
     @property
     def model_id(self) -> str:
         """Model, exact weights (new ones by 12 digits of their hash) and resolution, which every Embedding carries."""
-        return f"{self.label}@{self.weights.revision_or_digest}/{self.resolution}"
+        if not self._revision and (self.has_changed() or not self._digest):
+            self._digest = f"none+{weights_digest(self)[:12]}"
+            self._has_changed = False
+        return f"{self.label}@{self.revision or self._digest}/{self.resolution}"
+
+    def has_changed(self) -> bool:
+        """Whether PyTorch counted a write to the weights since they were named (see `write_counts`)."""
+        writes = write_counts(self)
+        if self._writes is not None and writes is not None and writes != self._writes:
+            self._has_changed = True
+        self._writes = writes
+        return self._has_changed
+
+    def take_revision(self, revision: str | None = None) -> None:
+        """Call the weights that are in memory now by this revision; None: by the one that they were loaded as."""
+        if revision is not None:
+            self._revision = revision
+        self._digest = ""
+        self._has_changed = False
+        self._writes = write_counts(self)
+
+    def take_folder(self, folder: Path, revision: Callable[[Path], str]) -> None:
+        """Call weights that have no revision, or have changed, by that of the folder to which they were just saved."""
+        if not self._revision or self.has_changed():
+            self.take_revision(revision(folder))
+            self.folder = folder
 
     @property
     def device(self) -> torch.device:
@@ -685,11 +636,15 @@ class Embedder(nn.Module):
         Args:
             outside: what becomes of pixels outside masks; None for whole images. mask_id: see `embed`.
         """
+        is_as_named = self._revision and not self.has_changed()
+        seen = f"{self.image_size} {self.mean} {self.std} {self.interpolation} {self.background}"
+        if self.fit != SQUASH:
+            seen += f" {self.fit}"
         facts = {
             **self.signature(),
-            "weights": self.weights.exact,
+            "weights": self._revision if is_as_named else weights_digest(self),
             "settings": json.dumps(self.config(), sort_keys=True, default=str),
-            **self.preprocessor.about(),
+            "seen": seen,
             "outside": outside or "all",
         }
         return facts if mask_id is None else {**facts, "mask_id": str(mask_id)}
@@ -737,14 +692,14 @@ class Embedder(nn.Module):
         from idmetric.metric.calibration import CalibrationError
 
         target = Path(folder)
-        if self.weights.have_changed():
+        if self.has_changed():
             self._calibration = self.calibration_source = None  # of the weights before
         else:
             try:
                 write_beside(self.calibration, target, revision(target))
             except (CalibrationError, CheckpointError) as error:  # it is for other settings, or cannot be read
                 warnings.warn(f"the model is saved without its calibration: {error}", stacklevel=3)
-        self.weights.take_folder(target, revision)
+        self.take_folder(target, revision)
 
     @classmethod
     def from_pretrained(cls, source: StrPath, **options: Any) -> Self:
@@ -759,49 +714,25 @@ class Embedder(nn.Module):
         """Freeze weights that were just loaded, move them, and call them by the revision that they were loaded as."""
         self.requires_grad_(False).eval()
         self.to(auto_device() if device is None else device, dtype_of(dtype))
-        self.weights.take_revision()
+        self.take_revision()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        self.weights.have_changed()
+        self.has_changed()  # before the move, after which writes are counted anew
         bits = torch.finfo(self.dtype).bits
         moved: Self = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch's
+
         # to move weights is no change of them, but wider ones keep the rounding of a narrower type
         more_bits = torch.finfo(self.dtype).bits - bits
-        is_widened = more_bits > 0 and self._is_rounded
-        self.weights.recount(changed=is_widened or not keeps_values(fn))
+        if (more_bits > 0 and self._is_rounded) or not keeps_values(fn):
+            self._has_changed = True
         self._is_rounded |= more_bits < 0
+        self._writes = write_counts(self)
         return moved
+
+    def __getstate__(self) -> dict[str, Any]:
+        self.has_changed()  # which a copy could not find out
+        return {**self.__dict__, "_writes": None}  # addresses, which differ in copies
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]  # torch's
-        self.weights = self.weights.copied_for(self)
-        self.preprocessor = copy.copy(self.preprocessor)
-
-    # Preprocessing: see `Preprocessor`
-
-    @property
-    def image_size(self) -> tuple[int, int]:
-        """Height and width of the encoder's input."""
-        return self.preprocessor.image_size
-
-    @property
-    def background(self) -> Color:
-        """The color that shows through transparent images."""
-        return self.preprocessor.background
-
-    def normalize(self, pixels: Tensor) -> Tensor:
-        """(pixels - mean) / std of (..., 3, H, W) on the model's device, in float32 or better whatever its dtype."""
-        return self.preprocessor.normalize(pixels, self.device, self.dtype)
-
-    @property
-    def decoding(self) -> Hashable:
-        """What the pixels of `read_image` depend on: models with equal values share a decoded image."""
-        return self.preprocessor.decoding
-
-    def read_image(self, image: ImageLike) -> Image.Image:
-        """One image as 8-bit RGB at its own size, see `Preprocessor.read_image`."""
-        return self.preprocessor.read_image(image)
-
-    def check_mask(self, mask: MaskLike) -> None:
-        """Refuse a mask if this model takes none: ImageReadError."""
-        self.preprocessor.check_mask(mask)
+        self._writes = write_counts(self)

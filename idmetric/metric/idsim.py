@@ -142,10 +142,10 @@ class IDSim(Embedder):
             folder=saved.folder if saved else None,
         )
         self.settings = config
-        if self.weights.is_folder:
+        if self.is_folder:
             from idmetric.metric.load import tell_apart
 
-            tell_apart(self.weights)
+            tell_apart(self)
         if saved is None:
             self._build(config, empty=False)
         else:

@@ -16,7 +16,6 @@ from idmetric.metric.tiny.efficientnet_lite import FILES as EFFICIENTNET_LITE
 
 if TYPE_CHECKING:
     from idmetric.metric.embedder import Embedder
-    from idmetric.metric.fingerprint import Weights
 
 
 TIMM = ("timm:", "hf-hub:")
@@ -62,10 +61,10 @@ def known(name: str) -> str:
     return ""
 
 
-def tell_apart(weights: Weights) -> None:
-    """Put "./" before the short name of a folder's weights if a published model has that name."""
-    if weights.is_folder and known(weights.short_name):
-        weights.short_name = f"./{weights.short_name}"
+def tell_apart(model: Embedder) -> None:
+    """Put "./" before the short name of a folder's model if a published model has that name."""
+    if model.is_folder and known(model.short_name):
+        model.short_name = f"./{model.short_name}"
 
 
 def is_class(name: str) -> bool:

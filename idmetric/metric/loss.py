@@ -485,12 +485,12 @@ class IdentityLoss(nn.Module):
 
     def _embed(self, views: list[Tensor], covers: list[Tensor] | None) -> Embedding:
         """Embed images with their masks; images of one size in one pass."""
-        fitted = [self._metric.preprocessor.fit_pixels(view) for view in views]
+        fitted = [self._metric.fit_pixels(view) for view in views]
         fitted_covers: list[Any] = [None] * len(fitted)
         if covers is not None:
             for i, cover in enumerate(covers):
                 height, width = fitted[i].shape[-2:]
-                fitted_covers[i] = self._metric.preprocessor.fit.cover(cover, (height, width), True)
+                fitted_covers[i] = self._metric.fit.cover(cover, (height, width), True)
         sizes = {pixels.shape[-2:] for pixels in fitted}
         if len(sizes) == 1:
             fitted = [torch.cat(fitted)]

@@ -110,7 +110,7 @@ class NearID(Embedder):
             folder=saved.folder if saved else None,
         )
         self.settings = config
-        tell_apart(self.weights)
+        tell_apart(self)
         with understanding(saved.folder) if saved else nullcontext():
             self.backbone: Any = build(
                 config.backbone, image_size=config.image_size, args=config.backbone_args, empty=saved is not None

@@ -24,13 +24,12 @@ def calibration_of(metric: Embedder, calibration: PathLike | Calibration | None,
         chosen = metric.calibration
         if chosen is None:
             raise RequestError(
-                f"{metric.weights.short_name} has no calibration next to its weights: make one, "
-                "`idmetric eval calibrate`"
+                f"{metric.short_name} has no calibration next to its weights: make one, `idmetric eval calibrate`"
             )
     else:
         from idmetric.metric.calibrated import checked_calibration
 
-        chosen = checked_calibration(calibration, metric.weights, metric.label, metric.resolution)
+        chosen = checked_calibration(calibration, metric, metric.label, metric.resolution)
     chosen.check_distance(distance)
     return chosen
 

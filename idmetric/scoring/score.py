@@ -101,7 +101,7 @@ def score(
     )
     work = cross(references, images, include_references)
     check_files(work, on_error)
-    check_masks(work, mask_dir, mask_id is not None, metric.preprocessor.preprocessing)
+    check_masks(work, mask_dir, mask_id is not None, metric.preprocessing)
     return compare(metric, work, settings, progress=progress)
 
 
@@ -137,7 +137,7 @@ def score_pairs(
     options = ScoreSettings(calibration=chosen, calibrated=limit, **settings)
     work = read_pairs(Path(pairs), options.on_error) if isinstance(pairs, str | os.PathLike) else pairs_of(pairs)
     check_files(work, options.on_error)
-    check_masks(work, options.mask_dir, options.mask_id is not None, metric.preprocessor.preprocessing)
+    check_masks(work, options.mask_dir, options.mask_id is not None, metric.preprocessing)
     return compare(metric, work, options, progress=progress)
 
 

@@ -127,9 +127,7 @@ class Pictures:
     @classmethod
     def of(cls, model: Embedder, data: Manifest, augment: Augment | None = None) -> Pictures:
         """Pictures with the preprocessing of a model that sees all images at one size."""
-        return cls(
-            data, model.image_size, model.preprocessor.interpolation, model.background, augment, model.preprocessor.fit
-        )
+        return cls(data, model.image_size, model.interpolation, model.background, augment, model.fit)
 
     def read(self, row: int, rng: Generator | None = None, *, foreground: bool = False) -> Tensor:
         """The pixels (3, H, W) of a row, float32 in [0, 1].

@@ -331,7 +331,7 @@ def test_map_finds_its_earlier_work_but_never_that_of_other_weights(
         with torch.no_grad():
             used.mlp_cls.fc1.weight[0, 0] += 1e-3
         other_background = fresh()
-        other_background.preprocessor.background = (0, 0, 0)
+        other_background.background = (0, 0, 0)
         assert len({found, fingerprint(used), fingerprint(other_background)}) == 3
 
 

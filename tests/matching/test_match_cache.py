@@ -12,6 +12,7 @@ import idmetric
 from idmetric import IDSim
 from idmetric.data.manifest.table import read
 from idmetric.evaluate.protocols.common.pairwise import prepare
+from idmetric.metric.fingerprint import weights_digest
 from idmetric.store import ShardError
 from idmetric.stream import Cache, Item, Look, embedded, tallied
 from tests.evaluate.protocols.parts import Near
@@ -99,14 +100,14 @@ def test_a_region_that_a_model_refuses_skips_its_image_whatever_its_batch(
     batch_size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     metric = IDSim("tiny", device="cpu")
-    size = metric.preprocessor.image_size
+    size = metric.image_size
 
     def sizes(height: int, width: int) -> tuple[int, int]:
         if width > 100 * height:
             raise ValueError("too flat")
         return size
 
-    monkeypatch.setattr(metric.preprocessor, "sizes", sizes)
+    monkeypatch.setattr(metric, "size_for", sizes)
     regions = [[(0, 0, 128, 256), (0, 0, 256, 1)], []]
     options = {"regions": regions, "threshold": 0.5, "batch_size": batch_size}
     found = idmetric.match(metric, {"mug": REFERENCE}, [SCENE, REFERENCE], on_error="skip", **options)
@@ -153,7 +154,7 @@ def test_metrics_of_pairs_prepare_equal_files_once(repeated: list[str], tmp_path
 
 def test_weights_that_were_narrow_once_are_changed() -> None:
     metric = IDSim("tiny", device="cpu")
-    about, digest = metric.about(), metric.weights.digest()
+    about, digest = metric.about(), weights_digest(metric)
     metric.half().float()
-    assert metric.weights.digest() != digest
+    assert weights_digest(metric) != digest
     assert metric.about() != about

@@ -431,7 +431,7 @@ def test_blocks_of_a_metric_may_be_sharded_by_fsdp(offload: bool, reshard: bool)
         pytest.skip("torch 2.6 shards by fully_shard")
 
     model = random_model("dinov3")
-    model.weights.take_revision("abc")
+    model.take_revision("abc")
     plain, sharded = (IdentityLoss(model, REFERENCES, distance="joint") for _ in range(2))
     policy = fsdp.CPUOffloadPolicy(pin_memory=False) if offload else fsdp.OffloadPolicy()
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)

@@ -118,7 +118,7 @@ def test_pixels_are_those_that_the_model_sees(photos: Manifest, metric: IDSim) -
     assert pixels.shape == (6, 3, 64, 64)
     assert pixels.dtype == torch.float32
     for row in range(len(photos)):
-        wanted, _ = metric.preprocessor.load_image(photos.source(row))  # type: ignore[arg-type]
+        wanted, _ = metric.load(photos.source(row))  # type: ignore[arg-type]
         assert pixels[row].equal(wanted)
     embedded = metric.embed(photos.sources(), patches=False)  # type: ignore[arg-type]
     torch.testing.assert_close(metric(pixels).cls, embedded.cls, rtol=0, atol=1e-6)
@@ -128,7 +128,7 @@ def test_foregrounds_are_those_that_the_model_sees(photos: Manifest, metric: IDS
     pictures = Pictures.of(metric, photos)
     for row in range(3):
         image, mask = photos.source(row), photos.source(row, "mask")
-        wanted, _ = metric.preprocessor.load_image(image, mask, "black")  # type: ignore[arg-type]
+        wanted, _ = metric.load(image, mask, "black")  # type: ignore[arg-type]
         assert pictures.read(row, foreground=True).equal(wanted)
     # the subject as it was, the rest black
     plain, cut = pictures.read(0), pictures.read(0, foreground=True)

@@ -242,10 +242,7 @@ def by_hand(found: IDSimRecipe, data: Manifest, step: int = 0) -> dict[str, floa
         kept = found.model.training
         found.model.eval()
         for part in found.load(step):
-            one = [
-                [found.model(found.model.preprocessor.load_image(data.image(row))[0][None]) for row in slot]
-                for slot in part.rows
-            ]
+            one = [[found.model(found.model.load(data.image(row))[0][None]) for row in slot] for slot in part.rows]
             names = [[data[row].identity for row in slot] for slot in part.rows]
             for kind in terms:
                 terms[kind] += _terms(config, kind, one, names)

@@ -512,7 +512,7 @@ def test_it_starts_from_siglip_as_transformers_stores_it(data: Manifest, tmp_pat
     with torch.no_grad():
         expected = whole.vision_model((x - 0.5) / 0.5).pooler_output
     assert (run.model(x).cls - torch.nn.functional.normalize(expected, dim=-1)).abs().max() < 1e-5
-    assert run.model.preprocessor.interpolation == "bilinear"
+    assert run.model.interpolation == "bilinear"
     assert run.settings["weights"] == run.model.revision != ""
     run.save(tmp_path / "out")
     assert NearID(tmp_path / "out", device="cpu")(x).cls.equal(run.model(x).cls)

@@ -111,9 +111,7 @@ def test_validation_is_that_of_single_embeddings_and_skips_equal_texts(data: Man
     found = made(data, batch_size=4, samples=4)
     prepared = prepare(data.filter(dataset="mmeb/ImageNet_1K"), found.model.settings)
     own = data.filter(dataset="mmeb/ImageNet_1K")
-    pictures = type(found.loader.pictures)(
-        own, found.model.preprocessor.size_for, found.model.preprocessor.interpolation
-    )
+    pictures = type(found.loader.pictures)(own, found.model.size_for, found.model.interpolation)
     rates = precision_at_1(noisy(found).model.eval(), pictures, prepared, queries=100)
 
     def embed(row: int) -> Tensor:

@@ -37,7 +37,6 @@ from idmetric.metric.embedder import (
     OnProgress,
     at_least_float32,
     auto_device,
-    in_batches,
     opening,
     warn_of_lost_graph,
 )
@@ -46,7 +45,7 @@ from idmetric.metric.errors import CheckpointError, understanding
 from idmetric.metric.files import StrPath, need, replacing
 from idmetric.metric.images import WHITE, Color, ImageLike, Outside, split_images
 from idmetric.metric.load import tell_apart
-from idmetric.metric.masks import Images, MaskId, Masks, labeled, split_masks
+from idmetric.metric.masks import Images, MaskId, Masks, labeled
 from idmetric.metric.pixels import place
 from idmetric.metric.visid.config import CANDIDATE, IMAGE, MOST_RATIO, STEP, TASKS, VisIDConfig
 from idmetric.metric.visid.files import CLASSES, SETTINGS, open_model, read_normalization, read_settings
@@ -128,8 +127,7 @@ class VisIDEmbed(Embedder):
             folder=folder,
         )
         self.settings = settings
-        self.preprocessor.sizes = settings.size_for
-        tell_apart(self.weights)
+        tell_apart(self)
         self.backbone, self.tokenizer = open_model(kind, folder, dtype_of(dtype), device or auto_device())
         vision = self.backbone.config.vision_config
         if (vision.patch_size, vision.spatial_merge_size, vision.temporal_patch_size) != (14, 2, 2):
@@ -201,65 +199,55 @@ class VisIDEmbed(Embedder):
 
         warn_of_lost_graph(images)
         with torch.no_grad():
+            singles, words = self._worded(images, texts, instruction)
+            if images is None and masks is not None:
+                raise ValueError("masks were given without images")
             return self._embed(
-                images,
+                singles,
                 labeled(masks, mask_id),
                 outside,
-                texts,
-                instruction,
+                words,
                 batch_size=batch_size,
-                patches=patches,
+                patches=patches and None not in singles,  # a text alone has no patches
                 progress=progress,
                 workers=workers,
             )
 
-    def _embed(
-        self,
-        images: Any,
-        masks: Masks,
-        outside: Outside,
-        texts: str | Sequence[str] | None = None,
-        instruction: str | None = None,
-        **batching: Any,
-    ) -> Embedding:
+    def _worded(
+        self, images: Any, texts: str | Sequence[str] | None, instruction: str | None
+    ) -> tuple[list[ImageLike | None], list[str]]:
+        """Single images, None for a text alone, and all words of each; arguments as for `embed`."""
         texts = [texts] if isinstance(texts, str) else list(texts or [])
-        singles = [None] * len(texts) if images is None else _singles(images)
+        singles: list[ImageLike | None] = [None] * len(texts) if images is None else _singles(images)
         if not singles:
             raise ValueError("nothing to embed: give images, texts, or both")
         if len(texts) <= 1:
             texts = (texts or [""]) * len(singles)
         if len(texts) != len(singles):
             raise ValueError(f"{len(texts)} texts for {len(singles)} images: give one for each, or one for all")
-        if images is None and masks is not None:
-            raise ValueError("masks were given without images")
-        single_masks = split_masks(masks, singles)
 
-        def load(number: int) -> PromptInput:
-            image = singles[number]
-            asked = instruction
-            if asked is None:
-                asked = self._default_instruction(image)
-            parts = [part for part in (asked, texts[number]) if part]
-            words = self.settings.joiner.join(parts)
-            if image is None:
-                return PromptInput(words)
-            pixels, cover = self.preprocessor.load_image(image, single_masks[number], outside)
-            return PromptInput(words, pixels, cover)
-
-        if any(image is None for image in singles):  # a text alone has no patches
-            batching["patches"] = False
-        return in_batches(load, self.embed_prepared, singles, self.dtype, **batching)
+        words = []
+        for image, text in zip(singles, texts, strict=True):
+            asked = self._default_instruction(image) if instruction is None else instruction
+            words.append(self.settings.joiner.join([part for part in (asked, text) if part]))
+        return singles, words
 
     def _default_instruction(self, image: Any) -> str:
         return self.settings.text_instruction if image is None else self.settings.instruction
 
-    def prepare(self, picture: Image.Image | Tensor | None, cover: Tensor | None, words: str | None) -> PromptInput:
+    def size_for(self, height: int, width: int) -> tuple[int, int]:
+        """See `Embedder.size_for`."""
+        return self.settings.size_for(height, width)
+
+    def prepare(
+        self, picture: Image.Image | Tensor | None, cover: Tensor | None = None, words: str | None = None
+    ) -> PromptInput:
         """See `Embedder.prepare`."""
         if words is None:
             words = self._default_instruction(picture)
         if picture is None:
             return PromptInput(words)
-        pixels, pixel_cover = self.preprocessor.fitted(picture, cover)
+        pixels, pixel_cover = super().prepare(picture, cover)
         return PromptInput(words, pixels, pixel_cover)
 
     def encode_items(self, pixels: Sequence[Tensor | None], words: Sequence[str]) -> Tensor:
@@ -368,7 +356,7 @@ class VisIDEmbed(Embedder):
         target = Path(folder)
         self.backbone.save_pretrained(target)
         self.tokenizer.save_pretrained(target)
-        processor = {"image_mean": self.preprocessor.mean, "image_std": self.preprocessor.std}
+        processor = {"image_mean": self.mean, "image_std": self.std}
         with replacing(target / released.PROCESSOR) as path:
             path.write_text(json.dumps(processor), encoding="utf-8")
         settings = json.dumps(self.config(), indent=2, sort_keys=True)

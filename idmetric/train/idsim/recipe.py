@@ -74,9 +74,7 @@ class IDSimRecipe(Recipe):
             check_held_out(data, triplets.used, validated.used)
             self.held_out = data.take(validated.used)
         self.model = _model(config, processes)
-        augmentation = partial(
-            augment.idsim, size=self.model.image_size, interpolation=self.model.preprocessor.interpolation
-        )
+        augmentation = partial(augment.idsim, size=self.model.image_size, interpolation=self.model.interpolation)
         pictures = Pictures.of(self.model, data, augmentation if config.augment else None)
         self.loader = TripletLoader(triplets, pictures, config.batch_size, config.accumulation, config.seed)
         # class features are compared, which patches alone do not train
@@ -195,7 +193,7 @@ def untrained(settings: IDSimConfig, weights: str, seed: int) -> IDSim:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         model = IDSim(settings, device="cpu")
-    model.weights.name = model.weights.short_name = settings.backbone
+    model.name = model.short_name = settings.backbone
     if not weights:
         return model
     state = fitted(read_weights(weights), model.backbone, settings.backbone, weights)
@@ -205,7 +203,7 @@ def untrained(settings: IDSimConfig, weights: str, seed: int) -> IDSim:
         state["pos_embed"] = resample_positions(table, (side, side), 0.1)
     load_state(model.backbone, state, weights)
     model.requires_grad_(False)
-    model.weights.take_revision(revision_of(weights))
+    model.take_revision(revision_of(weights))
     return model
 
 

@@ -204,7 +204,7 @@ def _batches(config: ILGenTraining, data: Manifest, classes: Classes, model: Emb
         scale=config.crop,
         gray_p=config.gray,
         jitter=config.jitter,
-        interpolation=model.preprocessor.interpolation,
+        interpolation=model.interpolation,
     )
     pictures = Pictures.of(model, data, augmentation if config.augment else None)
     count = classes.rows.size

@@ -80,9 +80,7 @@ class NearIDRecipe(Interface):
             )
 
         self.model = siglip.start(config).to(processes.device)
-        augmentation = partial(
-            augment.nearid, size=self.model.image_size, interpolation=self.model.preprocessor.interpolation
-        )
+        augmentation = partial(augment.nearid, size=self.model.image_size, interpolation=self.model.interpolation)
         self.batches = NearIDBatches(
             Pictures.of(self.model, data, augmentation if config.augment else None),
             identities,

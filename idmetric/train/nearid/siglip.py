@@ -35,7 +35,7 @@ def start(config: NearIDTraining) -> NearID:
             )
         else:
             model = _of_files(source, config.revision)
-    model.weights.name = model.weights.short_name = source
+    model.name = model.short_name = source
     only_the_head_trains(model)
     return model
 
@@ -48,7 +48,7 @@ def _of_files(source: str, revision: str | None) -> NearID:
     siglip = _read_siglip(folder, published)
     model = NearID(checkpoint.parse(NearIDConfig, siglip, NearID.model_type), device="cpu")
     load_state(model, siglip.state, source, torch.float32)
-    model.weights.take_revision(siglip.revision)
+    model.take_revision(siglip.revision)
     return model
 
 
@@ -71,7 +71,7 @@ def _of_timm(config: NearIDTraining) -> NearID:
     if file:
         trunk = fitted(read_weights(file), model.backbone, name, file)
         load_state(model.backbone, trunk, file)
-        model.weights.take_revision(checkpoint.revision_of(file))
+        model.take_revision(checkpoint.revision_of(file))
     return model
 
 

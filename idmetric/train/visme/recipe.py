@@ -84,7 +84,7 @@ class VisME(Recipe):
         self.model = self.initial_model(settings)
         self.model.check_limits()
         _check_words(data, prepared.wording, self.model, config)
-        pictures = Pictures(data, settings.size_for, self.model.preprocessor.interpolation, self.model.background)
+        pictures = Pictures(data, settings.size_for, self.model.interpolation, self.model.background)
         self.loader = RowLoader(pictures, prepared.wording, config.batch_size)
         self.validation: Prepared | None = None
         if len(validated):
@@ -111,7 +111,7 @@ class VisME(Recipe):
                 small_qwen.write(folder, seed=config.seed)
                 source = folder
             model = VisIDEmbed(source, config=settings, revision=config.revision, device=self.processes.device)
-            model.weights.name = model.weights.short_name = config.model
+            model.name = model.short_name = config.model
         lora.attach(
             model.backbone,
             rank=config.rank,

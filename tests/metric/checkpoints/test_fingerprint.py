@@ -201,7 +201,7 @@ def test_a_copy_that_is_trained_at_once_does_not_keep_the_name(named: IDSim, cop
 def test_a_shallow_copy_has_names_and_settings_of_its_own(named: IDSim) -> None:
     revision = named.revision
     shallow = copy.copy(named)
-    shallow.weights.take_revision("other")
+    shallow.take_revision("other")
     assert named.revision == revision
     assert shallow.revision == "other"
     del shallow

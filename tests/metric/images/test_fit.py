@@ -155,8 +155,8 @@ def backbone(**options: Any) -> Backbone:
 def test_a_backbone_crops_as_its_weights_were_evaluated_or_as_asked(tmp_path: Path) -> None:
     image = photo(640, 480)
     own, asked = backbone(resize="crop"), backbone(resize="crop", crop_pct=0.875, interpolation="bilinear")
-    assert own.preprocessor.fit == Fit("crop", timm.get_pretrained_cfg("vit_small_patch16_224.dino").crop_pct)
-    seen = asked.preprocessor.load_image(image)[0]
+    assert own.fit == Fit("crop", timm.get_pretrained_cfg("vit_small_patch16_224.dino").crop_pct)
+    seen = asked.load(image)[0]
     assert torch.equal(seen, theirs(image, 256, 224, transforms.InterpolationMode.BILINEAR))
     with torch.no_grad():
         expected = asked.backbone(asked.normalize(seen)[None])
@@ -165,7 +165,7 @@ def test_a_backbone_crops_as_its_weights_were_evaluated_or_as_asked(tmp_path: Pa
 
     asked.save_pretrained(tmp_path)
     again = Backbone(tmp_path, device="cpu")
-    assert (again.preprocessor.fit, again.preprocessor.interpolation) == (asked.preprocessor.fit, "bilinear")
+    assert (again.fit, again.interpolation) == (asked.fit, "bilinear")
     assert torch.equal(again.embed(image).cls, asked.embed(image).cls)
 
 

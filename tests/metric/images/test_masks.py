@@ -268,7 +268,7 @@ def test_jpeg_masks_are_soft_and_score_as_the_mask_they_were(metric: Embedder) -
     tinted = saved(plain.convert("RGB"), "WEBP", quality=80)
     assert (read_mask(tinted) - torch.from_numpy(on).float()).abs().mean() < 0.02
     photo = Image.open(EXAMPLES / "mug_a.png").resize((96, 64))
-    cover = [metric.preprocessor.load_image(photo, mask, "keep")[1] for mask in (plain, jpeg, tinted)]
+    cover = [metric.load(photo, mask, "keep")[1] for mask in (plain, jpeg, tinted)]
     assert all(one is not None and cover[0] is not None and (one - cover[0]).abs().mean() < 0.02 for one in cover)
 
 
@@ -452,7 +452,7 @@ def test_a_mask_of_the_stored_pixels_is_turned_as_its_photo(orientation: int, me
     manifest = Manifest.from_rows([Row(identity="a", path=str(path), mask=str(mask_path))])
     assert not faults(manifest)
     black = Pictures.of(metric, manifest).read(0, foreground=True)
-    assert torch.equal(black, metric.preprocessor.load_image(upright, standing, "black")[0])
+    assert torch.equal(black, metric.load(upright, standing, "black")[0])
     with pytest.raises(
         ImageReadError, match=r"its image 64x96 .stored as 96x64, EXIF turns it., another shape: resize it to that"
     ):

@@ -142,10 +142,10 @@ def test_scores_of_the_two_never_mix(tmp_path: Path) -> None:
 
     release.save_pretrained(tmp_path / "kept")
     again = load(tmp_path / "kept", device="cpu")
-    assert again.preprocessor.preprocessing == "release"
+    assert again.preprocessing == "release"
     assert json.loads((tmp_path / "kept" / "config.json").read_text())["preprocessing"] == "release"
     assert again.embed(path).cls.equal(release.embed(path).cls)
-    assert load(tmp_path / "kept", device="cpu", preprocessing="standard").preprocessor.preprocessing == "standard"
+    assert load(tmp_path / "kept", device="cpu", preprocessing="standard").preprocessing == "standard"
 
 
 def test_the_command_takes_it_and_its_cache_keeps_the_two_apart(

@@ -91,7 +91,7 @@ class Calls:
 
     def __init__(self, model: Embedder, device: str) -> None:
         self.device, self.model = device, model.to(device)
-        self.model.weights.take_revision("abc")  # new weights would be hashed
+        self.model.take_revision("abc")  # new weights would be hashed
         coarse = torch.rand(2, 3, 5, 5, generator=torch.Generator().manual_seed(0))
         self.pictures = F.interpolate(coarse, (72, 60), mode="bilinear")
         self.pixels = self.pictures.to(device)
@@ -121,7 +121,7 @@ class Calls:
         return values
 
     def embed_pixels(self) -> Values:
-        embedding = self.model.embed_pixels(self.model.preprocessor.fit_pixels(self.pixels))
+        embedding = self.model.embed_pixels(self.model.fit_pixels(self.pixels))
         assert embedding.patches is not None
         return [embedding.cls, embedding.patches]
 
@@ -163,7 +163,7 @@ class Calls:
             parameter.requires_grad_(True)
         optimizer = torch.optim.AdamW(parameters, lr=1e-3, eps=1)
         images = torch.cat([self.pixels, self.pixels.flip(2), self.pixels.flip(3)])
-        embedding = model.embed_pixels(model.preprocessor.fit_pixels(images))
+        embedding = model.embed_pixels(model.fit_pixels(images))
         assert embedding.patches is not None
         loss(embedding.cls, embedding.patches).backward()
         optimizer.step()

@@ -118,14 +118,14 @@ def test_preprocessing_follows_the_processors_file(tmp_path: Path) -> None:
         edit(tmp_path / "preprocessor_config.json", resample=resample)
         metric = NearID(tmp_path, device="cpu")
         ids.add(metric.model_id)
-        assert metric.preprocessor.interpolation == {2: "bilinear", 3: "bicubic"}[resample]
+        assert metric.interpolation == {2: "bilinear", 3: "bicubic"}[resample]
         processor = transformers.SiglipImageProcessor.from_pretrained(tmp_path)
         with torch.no_grad():
             expected = model(processor(image, return_tensors="pt")["pixel_values"]).pooler_output
         assert (metric.embed(image).cls - F.normalize(expected, dim=-1)).abs().max() < 1e-3
     assert len(ids) == 2  # their embeddings are not comparable
     edit(tmp_path / "preprocessor_config.json", image_mean=[0.4, 0.5, 0.6])
-    assert NearID(tmp_path, device="cpu").preprocessor.mean == pytest.approx([0.4, 0.5, 0.6])
+    assert NearID(tmp_path, device="cpu").mean == pytest.approx([0.4, 0.5, 0.6])
 
 
 def test_saved_and_loaded_gives_equal_scores(tmp_path: Path) -> None:
@@ -136,8 +136,8 @@ def test_saved_and_loaded_gives_equal_scores(tmp_path: Path) -> None:
     assert isinstance(again, NearID)
     x, y = torch.rand(2, 3, 80, 60), torch.rand(2, 3, 80, 60)
     assert again(x, y, "joint").equal(metric(x, y, "joint"))
-    assert (again.preprocessor.interpolation, again.image_size) == (
-        metric.preprocessor.interpolation,
+    assert (again.interpolation, again.image_size) == (
+        metric.interpolation,
         metric.image_size,
     )
 

@@ -332,7 +332,7 @@ def facts_of(model: VectorModel) -> dict[str, str]:
     facts = model.about()
     return {
         **model.signature(),
-        "interpolation": model.preprocessor.interpolation,
+        "interpolation": model.interpolation,
         "weights": facts["weights"],
         "settings": settings_digest({key: facts[key] for key in ("settings", "seen")}),
     }
