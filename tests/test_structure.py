@@ -87,7 +87,6 @@ LATE = {
     "metric.checkpoints.resolve": "files of the Hub",
     "metric.idsim_release": "a received format: released checkpoints",
     "metric.load": "the names of released checkpoints, beside which a folder's is told apart",
-    "metric.masks": "torch",
     "metric.pixels": "torch",
     "metric.sinkhorn": "torch",
 }
@@ -409,7 +408,8 @@ def test_one_place_prepares_embeds_and_keeps() -> None:
     embedding = {name for name in calls_of("embed") if not name.startswith("adapters.")}
     of_other_packages = {"evaluate.protocols.common.baselines", "metric.custom"}
     assert embedding == of_other_packages
-    assert set(calls_of("embed_prepared")) - {"metric.visid.visid"} == {"stream"}  # that of its base class
+    # in VisID that of its base class
+    assert set(calls_of("embed_prepared")) - {"metric.visid.visid"} == {"stream", "metric.embedder"}
     preparing = {name for name, values in calls_of("prepare").items() if "encoder" in values}
     assert preparing == {"stream"}
     adding = {name for name, values in calls_of("add").items() if any("store" in value for value in values)}
