@@ -38,7 +38,7 @@ from idmetric.metric.images import read_image
 from idmetric.metric.load import load
 from idmetric.metric.nearid import NearID, NearIDConfig
 from idmetric.metric.paths import listed
-from idmetric.metric.tables import aligned
+from idmetric.tables import aligned
 from idmetric.version import __version__
 
 SIZE = (960, 720)  # pixels of the generated photos, as from image generators and shops

@@ -9,7 +9,7 @@ from typing import Any
 from timing import Ratio, Timing, cpu_ratio, ratio
 
 from idmetric.metric.files import json_text
-from idmetric.metric.tables import aligned
+from idmetric.tables import aligned
 
 
 @dataclass(frozen=True)

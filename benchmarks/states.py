@@ -29,8 +29,8 @@ from idmetric.metric.calibration import PAIR_RATE, Calibration
 from idmetric.metric.distance import distance_matrix
 from idmetric.metric.embedder import Embedder
 from idmetric.metric.embedding import Embedding
-from idmetric.metric.tables import aligned
 from idmetric.scoring.references import FEWEST, leave_one_out
+from idmetric.tables import aligned
 
 Array = NDArray[np.float64]
 BATCH = 40  # composites

@@ -30,7 +30,7 @@ from PIL import Image
 
 from idmetric.metric.files import StrPath, check_writable, need, replacing
 from idmetric.metric.images import ImageLike, ImageReadError, read_image
-from idmetric.metric.tables import four
+from idmetric.tables import four
 from idmetric.version import __version__
 
 Tone = Literal["", "good", "bad", "unsure", "note"]  # the color of a verdict

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from idmetric.metric.errors import CheckpointError
 from idmetric.metric.files import MissingExtraError, OutputError, StrPath, check_writable, file_id, replacing
-from idmetric.metric.tables import printable
+from idmetric.tables import printable
 from idmetric.version import __version__
 
 CODES = {

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from idmetric.cli.command import Parser, codes, ended, fixable, say, write_with_page
 from idmetric.cli.options import add_shared
 from idmetric.metric.files import need
-from idmetric.metric.tables import aligned, four
 from idmetric.scoring.demo import CAPTIONS, REFERENCE, demo_images
 from idmetric.scoring.scores import Scores
+from idmetric.tables import aligned, four
 
 if TYPE_CHECKING:
     from idmetric.metric.calibration import Calibration

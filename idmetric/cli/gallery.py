@@ -35,9 +35,9 @@ from idmetric.cli.options import add_shared, check_model, load_options, parse_ma
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files import Progress, need
 from idmetric.metric.paths import exists, is_image, listed, matches, walk
-from idmetric.metric.tables import aligned, four
 from idmetric.scoring.limits import Limit
 from idmetric.store import stores_in
+from idmetric.tables import aligned, four
 
 if TYPE_CHECKING:
     from idmetric.gallery import Gallery

@@ -15,8 +15,8 @@ from idmetric.metric.checkpoints import released
 from idmetric.metric.checkpoints.released import WEIGHTS
 from idmetric.metric.named import FROZEN, NAMED
 from idmetric.metric.sizes import CPU, GPUS, SIZES, UTILIZATION, ModelSize
-from idmetric.metric.tables import aligned
 from idmetric.metric.tiny.efficientnet_lite import package_of
+from idmetric.tables import aligned
 
 Table = list[list[str]]
 LITE = "efficientnet-lite0"

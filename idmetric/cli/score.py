@@ -37,11 +37,11 @@ from idmetric.evaluate.settings import values_of
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files import Progress, need
 from idmetric.metric.paths import ABSENT
-from idmetric.metric.tables import first_few
 from idmetric.scoring.files import Cross, absent_files, check_masks, cross, mask_path
 from idmetric.scoring.limits import Limit
 from idmetric.scoring.pairs import Pairs, read_pairs
 from idmetric.scoring.scores import Scores, ScoreSettings
+from idmetric.tables import first_few
 
 if TYPE_CHECKING:
     from idmetric.scoring.sheet import Album

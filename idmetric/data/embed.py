@@ -27,9 +27,9 @@ from idmetric.data.manifest.table import Manifest
 from idmetric.metric.embedder import Embedder
 from idmetric.metric.embedding import Embedding
 from idmetric.metric.images import describe
-from idmetric.metric.tables import first_few
 from idmetric.store import cache_folder
 from idmetric.stream import Cache, Head, Item, Look, Tally, VectorModel, Want, embedded
+from idmetric.tables import first_few
 
 Rows = Sequence[int] | NDArray[np.integer]
 Progress = Callable[[int, int], None]

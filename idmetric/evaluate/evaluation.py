@@ -23,8 +23,8 @@ from idmetric.evaluate.settings import Checked
 from idmetric.metric.embedder import Embedder
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files import StrPath, need, replacing
-from idmetric.metric.tables import four
 from idmetric.page import ROWS, Picture, notebook_table, short, write_page
+from idmetric.tables import four
 
 if TYPE_CHECKING:
     from idmetric.evaluate.report.page_pictures import PagePictures

@@ -29,8 +29,8 @@ from idmetric.gallery.table import VectorTable
 from idmetric.metric.files import StrPath
 from idmetric.metric.images import Outside
 from idmetric.metric.masks import MaskId
-from idmetric.metric.tables import first_few
 from idmetric.store import Store, content, content_key, folder_name
+from idmetric.tables import first_few
 
 if TYPE_CHECKING:
     from idmetric.metric.embedder import Embedder

@@ -22,7 +22,7 @@ from idmetric.matching.clips import Moment
 from idmetric.matching.listed_paths import by_path
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files import StrPath
-from idmetric.metric.tables import cell_name, first_few, read_table
+from idmetric.tables import cell_name, first_few, read_table
 
 Cast = Mapping[str, Sequence[str]]  # image, clip, or part of a clip -> names of subjects
 _PART = re.compile(r"(.+) @ ([0-9.]+)s-([0-9.]+)s")

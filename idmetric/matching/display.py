@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from idmetric.metric.files import need
-from idmetric.metric.tables import four
 from idmetric.page import ROWS, notebook_table, picture_of, short
+from idmetric.tables import four
 
 _SUMMARY = ("subject", "n", "coverage", "mean", "worst", "worst_image", "threshold")
 _MOST_NAMES = 30  # of images below a plot

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from idmetric.metric.files import StrPath, json_text
-from idmetric.metric.tables import aligned, first_few, four, rounded
 from idmetric.scoring.records import Records
+from idmetric.tables import aligned, first_few, four, rounded
 
 
 class Output(ABC):

@@ -31,7 +31,7 @@ from idmetric.metric.errors import RequestError
 from idmetric.metric.files import StrPath, read_json_file
 from idmetric.metric.images import ImageReadError, Picture, is_array, is_image_like
 from idmetric.metric.masks import Labeled
-from idmetric.metric.tables import first_few
+from idmetric.tables import first_few
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs

@@ -12,9 +12,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from idmetric import tables
 from idmetric.matching.annotations import Annotation, Annotations, box_by_corners, box_by_size, checked_region
 from idmetric.matching.regions import Region
-from idmetric.metric import tables
 from idmetric.metric.errors import RequestError
 
 _SIZE = ("x", "y", "w", "h")

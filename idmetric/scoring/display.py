@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from idmetric.metric.files import need
-from idmetric.metric.tables import four
 from idmetric.page import ROWS, notebook_table, picture_of, short
+from idmetric.tables import four
 
 _MOST_NAMES = 30  # of images next to a plot
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files import MOST_BYTES, shown
 from idmetric.metric.paths import is_image, with_slashes
-from idmetric.metric.tables import TableError, first_few, plain_name, read_cells
 from idmetric.scoring.in_memory import ImageInMemory
 from idmetric.scoring.scores import COLUMNS, File
+from idmetric.tables import TableError, first_few, plain_name, read_cells
 
 if TYPE_CHECKING:
     from idmetric.metric.images import ImageLike

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from idmetric.metric.files import StrPath, json_text, need, replacing
-from idmetric.metric.tables import csv_text, in_csv, rounded
+from idmetric.tables import csv_text, in_csv, rounded
 
 Record = dict[str, Any]
 File = tuple[str, str | None]  # an image and its mask

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from idmetric.metric.distance import distance as distance_of
 from idmetric.metric.distance import distance_matrix
 from idmetric.metric.embedding import Embedding, check_distances, concatenate
-from idmetric.metric.tables import rounded
 from idmetric.metric.ties import comparable
 from idmetric.scoring.copies import Copy, compare, take_print
 from idmetric.scoring.copy_warnings import (
@@ -30,6 +29,7 @@ from idmetric.scoring.pairs import Pair, Pairs
 from idmetric.scoring.records import Record
 from idmetric.scoring.references import leave_one_out, originals, own_limit
 from idmetric.scoring.scores import Baseline, File, NamedValue, Progress, ScoreSettings
+from idmetric.tables import rounded
 
 if TYPE_CHECKING:
     from idmetric.metric.embedder import Embedder

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from idmetric.metric.errors import RequestError
 from idmetric.metric.images import Outside
-from idmetric.metric.tables import rounded
 from idmetric.metric.ties import comparable
 from idmetric.scoring.calibrations import calibration_of, limit_of
 from idmetric.scoring.files import Cross, check_files, check_masks, cross
 from idmetric.scoring.pairs import Pair, Pairs, pairs_of, read_pairs
 from idmetric.scoring.rows import RowMaker
 from idmetric.scoring.scores import COLUMNS, PathLike, Progress, Scores, ScoreSettings, columns_of
+from idmetric.tables import rounded
 
 if TYPE_CHECKING:
     from idmetric.metric.calibration import Calibration

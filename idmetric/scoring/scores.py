@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files import StrPath, json_text
-from idmetric.metric.tables import aligned, first_few, four, rounded
 from idmetric.scoring.limits import Limit
 from idmetric.scoring.records import File as File  # part of this module
 from idmetric.scoring.records import Record, Records
+from idmetric.tables import aligned, first_few, four, rounded
 
 if TYPE_CHECKING:
     from idmetric.metric.calibration import Calibration

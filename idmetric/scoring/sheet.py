@@ -12,10 +12,10 @@ from PIL import Image
 
 from idmetric.metric.images import WHITE, Color, ImageReadError, Outside, read_image
 from idmetric.metric.masks import MaskLike, cut_out
-from idmetric.metric.tables import four
 from idmetric.metric.ties import comparable
 from idmetric.page import Group, Page, PageTable, Picture, Plot, render, room, short, thumbnail
 from idmetric.scoring.records import File, Record
+from idmetric.tables import four
 
 _AXIS = "distance, lower = more surely the same identity"
 

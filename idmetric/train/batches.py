@@ -27,7 +27,7 @@ from idmetric.data.manifest.table import Manifest, ManifestError
 from idmetric.metric.embedder import Embedder
 from idmetric.metric.images import SQUASH, WHITE, Color, Fit, ImageLike, ImageReadError, describe, read_image, to_pixels
 from idmetric.metric.masks import cut_out
-from idmetric.metric.tables import first_few
+from idmetric.tables import first_few
 from idmetric.train.augment import Augment
 
 Rows = Sequence[int] | NDArray[np.integer]

@@ -16,8 +16,8 @@ from idmetric.data.manifest.summary import as_text
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.evaluate.protocols.common import tables
 from idmetric.evaluate.protocols.common.result import Result, Value
-from idmetric.metric.tables import aligned, printable
 from idmetric.metric.tiny.tiny import TINY
+from idmetric.tables import aligned, printable
 from tests.runner import Runner
 
 NAME = "a\x1b[2Jb\r\nidmetric score: done\u202egnp.exe"

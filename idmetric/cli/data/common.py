@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from idmetric.cli import options
 from idmetric.cli.command import say
 from idmetric.metric.files import Progress
-from idmetric.metric.tables import first_few
+from idmetric.tables import first_few
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest

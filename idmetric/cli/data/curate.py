@@ -34,7 +34,7 @@ from idmetric.cli.data.common import (
 )
 from idmetric.cli.data.split import read_parts
 from idmetric.cli.options import add_shared, natural, positive
-from idmetric.metric.tables import aligned
+from idmetric.tables import aligned
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest

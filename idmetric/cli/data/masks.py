@@ -25,7 +25,7 @@ from pathlib import Path
 from idmetric.cli import options
 from idmetric.cli.command import say, status_of
 from idmetric.cli.data import common
-from idmetric.metric.tables import first_few
+from idmetric.tables import first_few
 
 _SHOWN = 5  # files that a note names
 

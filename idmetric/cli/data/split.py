@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from idmetric.cli import options
 from idmetric.cli.data import common
-from idmetric.metric.tables import aligned
+from idmetric.tables import aligned
 
 
 def add_arguments(parser: ArgumentParser) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from idmetric.data.manifest.lineage import parent_rows
 from idmetric.data.manifest.table import Manifest, ManifestError
-from idmetric.metric.tables import first_few
+from idmetric.tables import first_few
 
 # NearID, section 4.1 "Role-Aware Data Augmentation": anchors, positives, distractors
 MASK_PROB_APN = (0.5, 0.2, 0.6)

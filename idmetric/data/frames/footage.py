@@ -28,7 +28,7 @@ from idmetric.matching.video import ClipError, Video
 from idmetric.metric.images import ImageReadError, read_image
 from idmetric.metric.masks import read_mask
 from idmetric.metric.paths import matching, natural
-from idmetric.metric.tables import text_lines
+from idmetric.tables import text_lines
 
 if TYPE_CHECKING:
     from idmetric.data.generate.masks import Sam

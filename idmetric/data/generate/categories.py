@@ -11,7 +11,7 @@ from typing import Any
 from idmetric.data.chat import open_client, reason_of
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files import StrPath, read_text
-from idmetric.metric.tables import text_lines
+from idmetric.tables import text_lines
 
 _MARKER = re.compile(r"^\s*(?:[-*•–]|\(?\d+[.):])\s+")  # of a list's item
 _LONGEST = 80  # letters of a category; longer lines cannot be names

@@ -28,7 +28,7 @@ from idmetric.data.manifest.table import Manifest, Row
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files import StrPath, read_json_file, replacing
 from idmetric.metric.images import ImageReadError
-from idmetric.metric.tables import first_few
+from idmetric.tables import first_few
 
 Progress = Callable[[Iterable[Any], int, str], Iterable[Any]]  # (items, total, name) -> items, with progress shown
 _FLAT = 3  # flat images at the start that end a run: the prompt is not the cause

@@ -24,7 +24,7 @@ from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.table import Row
 from idmetric.metric.files import read_text
 from idmetric.metric.paths import is_image, matching
-from idmetric.metric.tables import text_lines
+from idmetric.tables import text_lines
 
 _LIVE = ("animal", "human")
 _SAMPLE = re.compile(r"(?P<collection>[a-z_]+?_\d+)(_.*)?/(?P<prompt>\d+)_(?P<number>\d+)\.\w+")

@@ -20,7 +20,7 @@ from idmetric.data.importers.split_folders import split_level
 from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.table import Row
 from idmetric.metric.paths import IMAGE_ENDINGS, images_below
-from idmetric.metric.tables import first_few
+from idmetric.tables import first_few
 
 _MASKS = re.compile("(^|_)masks$", re.IGNORECASE)  # what names of folders of masks have in addition
 _SCENE = re.compile(r"((in[ _-]?the[ _-]?)?wild|(in[ _-]?)?studio|light(ing|s)?|illumination|poses?|scenes?)[ _-]?\d*")

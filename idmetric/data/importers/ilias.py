@@ -26,7 +26,7 @@ from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.table import Row
 from idmetric.metric.files import read_bytes
 from idmetric.metric.paths import is_image, walk
-from idmetric.metric.tables import number_of, read_cells
+from idmetric.tables import number_of, read_cells
 
 SPLITS = {"query": "query", "pos": "gallery"}
 LISTS = {"query": "image_query_ids.txt", "pos": "positive_ids.txt"}

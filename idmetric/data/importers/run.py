@@ -22,7 +22,7 @@ from idmetric.data.manifest.schema import COLUMNS, ManifestError, text_of
 from idmetric.data.manifest.table import Manifest, Row, warn_of_twins
 from idmetric.metric.files import StrPath, parse_json, replacing, shown
 from idmetric.metric.paths import matches, pattern_folder
-from idmetric.metric.tables import first_few, number_of
+from idmetric.tables import first_few, number_of
 
 Columns = dict[str, Any]  # of a row
 

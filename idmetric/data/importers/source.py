@@ -23,7 +23,7 @@ from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.split_words import split_word
 from idmetric.metric.files import StrPath, parse_json, read_json_file
 from idmetric.metric.paths import is_address, matches, pattern_folder, walk, with_slashes
-from idmetric.metric.tables import column_names, read_table
+from idmetric.tables import column_names, read_table
 
 ENDINGS = (".parquet", ".arrow", ".csv", ".tsv", ".jsonl")
 _LISTS = ".txt"  # a table only where it is named: SOP's Ebay_train.txt, with spaces between its columns

@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 
 from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.split_words import split_word
-from idmetric.metric.tables import first_few
+from idmetric.tables import first_few
 
 
 def split_level(root: Path, images: Sequence[PurePosixPath]) -> int | None:

@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 from typing import Any
 
+from idmetric import tables
 from idmetric.data.manifest.arrow import csv, pa, parquet
 from idmetric.data.manifest.schema import COLUMNS, PATHS, SCHEMA, ManifestError, array_of, plain
-from idmetric.metric import tables
 from idmetric.metric.files import refuse_irregular, replacing
 from idmetric.metric.paths import with_slashes
 

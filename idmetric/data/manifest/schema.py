@@ -19,7 +19,7 @@ from idmetric.data.manifest.errors import ManifestError as ManifestError  # part
 from idmetric.data.manifest.split_words import split_name
 from idmetric.metric.files import shown
 from idmetric.metric.paths import is_address
-from idmetric.metric.tables import first_few, number_of
+from idmetric.tables import first_few, number_of
 
 ROLES = ("real", "context-edit", "identity-edit", "distractor", "part-edit")
 TEXT_SLOTS = ("query", "positive", "negative", "candidate")  # of rows that may be a text without an image

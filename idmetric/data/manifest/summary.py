@@ -13,7 +13,7 @@ from idmetric.data.manifest.check import Fault
 from idmetric.data.manifest.lineage import has_image, image_keys
 from idmetric.data.manifest.split import leaks
 from idmetric.data.manifest.table import Manifest
-from idmetric.metric.tables import aligned, first_few, printable
+from idmetric.tables import aligned, first_few, printable
 
 COUNTED = ("dataset", "split", "role", "domain", "category", "engine", "slot")
 

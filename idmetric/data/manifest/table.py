@@ -42,7 +42,7 @@ from idmetric.data.manifest.schema import (
 from idmetric.data.manifest.split_words import split_name
 from idmetric.data.manifest.twins import twins_note
 from idmetric.metric.files import StrPath
-from idmetric.metric.tables import first_few
+from idmetric.tables import first_few
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -1,9 +1,10 @@
-"""One process at a time holds a lock, and none where the file system has no locks."""
+"""One process at a time holds a lock."""
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,17 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from idmetric.metric.files import locked
+from idmetric.metric.files import OutputError, locked
 
 _HOLD = """
 import sys, time, warnings
 from pathlib import Path
 from idmetric.metric.files import locked
-if "without" in sys.argv:
-    import errno, fcntl
-    def flock(*_):
-        raise OSError(errno.ENOSYS, "Function not implemented")
-    fcntl.flock = flock
 with locked(Path(sys.argv[1]), SystemExit("busy")):
     print("holds", flush=True)
     sys.stdin.readline()
@@ -80,19 +76,11 @@ def test_the_lock_of_a_killed_process_is_free_and_its_file_stays(tmp_path: Path)
         pass
 
 
-@pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
-def test_without_locks_nobody_is_kept_out_with_a_warning(
-    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fails_with(code, monkeypatch)
+def test_a_file_system_without_locks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fails_with(errno.ENOSYS, monkeypatch)
     path = tmp_path / ".lock"
-    path.write_text("1\nhost\n")  # as a soft lock of filelock may have been left
-    for wait in (False, True):
-        with (
-            pytest.warns(UserWarning, match=r"the file system of '.*' has no locks: let no other process"),
-            locked(path, ValueError("busy"), wait=wait),
-        ):
-            pass
+    with pytest.raises(OutputError, match=re.escape(str(path))), locked(path, ValueError("busy")):
+        pass
 
 
 def test_a_lock_that_is_a_link_creates_no_file_where_it_leads(tmp_path: Path) -> None:

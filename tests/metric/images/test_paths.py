@@ -27,9 +27,9 @@ from idmetric.metric.errors import RequestError
 from idmetric.metric.files import OutputError, file_id
 from idmetric.metric.images import ImageReadError
 from idmetric.metric.paths import listed, mask_of, masks_of
-from idmetric.metric.tables import four, rounded
 from idmetric.scoring.pairs import read_pairs
 from idmetric.scoring.scores import COLUMNS
+from idmetric.tables import four, rounded
 from tests.embed_parts import pictures
 
 Run = Callable[..., tuple[int, str, str]]

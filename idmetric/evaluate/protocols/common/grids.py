@@ -13,7 +13,7 @@ from typing import NamedTuple
 from idmetric.evaluate.protocols.common.protocol import column_of
 from idmetric.evaluate.protocols.common.result import Result, Value
 from idmetric.evaluate.protocols.common.table_columns import Column
-from idmetric.metric.tables import printable
+from idmetric.tables import printable
 
 PAPER = " (paper)"  # ends the heads of the papers' numbers
 

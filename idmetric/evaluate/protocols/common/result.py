@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from idmetric.evaluate.statistics.paired import Comparison, family
 from idmetric.metric.files import json_text, replacing
-from idmetric.metric.tables import csv_text, in_csv, printable, rounded
+from idmetric.tables import csv_text, in_csv, printable, rounded
 from idmetric.version import __version__
 
 

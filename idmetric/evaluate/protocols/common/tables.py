@@ -25,7 +25,7 @@ from idmetric.evaluate.protocols.common.result import (
 )
 from idmetric.evaluate.protocols.common.table_columns import Column
 from idmetric.metric.files import replacing
-from idmetric.metric.tables import aligned
+from idmetric.tables import aligned
 
 
 def table(results: Sequence[Result], width: int = 0, elsewhere: str = "") -> str:
