@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 from idmetric import load
 from idmetric.evaluate.statistics.bootstrap import Interval, bootstrap
 from idmetric.matching.assignment import MARGIN, State, assigned
-from idmetric.metric.calibration import PAIR_RATE, Calibration
 from idmetric.metric.distance import distance_matrix
 from idmetric.metric.embedder import Embedder
 from idmetric.metric.embedding import Embedding
+from idmetric.scoring.calibration import PAIR_RATE, Calibration, calibration_of
 from idmetric.scoring.references import FEWEST, leave_one_out
 from idmetric.tables import aligned
 
@@ -245,7 +245,7 @@ def main() -> None:
     args = parser.parse_args()
 
     metric = load(args.model)
-    calibration = metric.calibration
+    calibration = calibration_of(metric)
     if calibration is None:
         parser.error(f"{args.model} has no stored calibration: make one, idmetric eval calibrate")
     parts = halves(identities(args.data), np.random.default_rng(args.seed))

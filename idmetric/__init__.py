@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from idmetric.metric.nearid import NearID
     from idmetric.metric.subject import Subject
     from idmetric.metric.visid.visid import VisIDEmbed
+    from idmetric.scoring.calibration import calibration_of
     from idmetric.scoring.demo import demo_images
     from idmetric.scoring.score import score, score_pairs
     from idmetric.scoring.subjects import embed_subject
@@ -50,6 +51,7 @@ _LAZY = {
     "Subject": "idmetric.metric.subject",
     "VisIDEmbed": "idmetric.metric.visid.visid",
     "consistency": "idmetric.matching.consistency",
+    "calibration_of": "idmetric.scoring.calibration",
     "demo_images": "idmetric.scoring.demo",
     "evaluation": "idmetric.evaluate.evaluation",
     "embed_subject": "idmetric.scoring.subjects",
@@ -77,6 +79,7 @@ __all__ = [
     "Subject",
     "VisIDEmbed",
     "__version__",
+    "calibration_of",
     "consistency",
     "demo_images",
     "embed_subject",

@@ -19,7 +19,7 @@ TESTS = Path(__file__).parent
 CORE = [
     TESTS / name
     for name in (
-        "evaluate/statistics", "metric/calibration", "metric/distance", "metric/images/test_masks.py",
+        "evaluate/statistics", "metric/distance", "metric/images/test_masks.py",
         "metric/images/test_read.py", "metric/models/test_backbone.py", "metric/models/test_backbone_weights.py",
         "metric/models/test_embedder.py", "metric/models/test_embedding.py", "scoring", "metric/test_loss.py",
         "test_public_api.py", "test_structure.py", "train/losses",

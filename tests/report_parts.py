@@ -12,7 +12,7 @@ from PIL import Image
 
 from idmetric import load
 from idmetric.cli.score import main
-from idmetric.metric.calibration import Calibration, Isotonic
+from idmetric.scoring.calibration import Calibration, Isotonic
 from tests.conftest import random_model
 
 # Windows would not have such files; where they are, none may become part of the page
@@ -30,7 +30,7 @@ def make_folder(root: Path) -> Path:
     """A model and its calibration, three references, seven images, a copy, and two that cannot be read."""
     random_model("dinov3").save_pretrained(root / "model")
     calibration = Calibration(
-        Isotonic((-3.0, 1.0), (0.01, 0.99)), load(root / "model", device="cpu").calibrated_model(), "cls", name="model",
+        Isotonic((-3.0, 1.0), (0.01, 0.99)), load(root / "model", device="cpu").calibration_id(), "cls", name="model",
         thresholds=({"false_accept_rate": 0.05, "distance": 0.125},),
     )  # fmt: skip
     calibration.write(root / "calibration.json")

@@ -30,7 +30,7 @@ ROOMS = ("metric", "tables", "page", "store", "stream", "scoring", "matching", "
 ARRAYS_ALONE = ("evaluate.statistics", "train.losses")  # packages of pure functions
 # packages that these may import
 HELPERS = ("evaluate.statistics", "train.losses", "metric.files", "metric.ties", "metric.distance", "metric.cosine",
-           "metric.sinkhorn", "metric.embedding", "metric.calibration")  # fmt: skip
+           "metric.sinkhorn", "metric.embedding", "scoring.calibration", "scoring.limits")  # fmt: skip
 # private attributes of torch and filelock that some modules have to read
 OF_LIBRARIES = {"_C", "_functorch", "_version", "_context"}
 
@@ -52,9 +52,7 @@ PARTS = (
     "sinkhorn",
     "distance",
     "checkpoints",
-    "calibration",
     "fingerprint",
-    "calibrated",
     "named",
     "sizes",
     "embedder",
@@ -80,8 +78,6 @@ PAIR = {"modules": 24, "lines": 3000, "nodes": 20_000}
 
 # what the modules of a pair import late, inside functions, and why
 LATE = {
-    "metric.calibration": "calibration",
-    "metric.calibrated": "calibration",
     "metric.cosine": "torch",
     "metric.checkpoints.resolve": "files of the Hub",
     "metric.idsim_release": "a received format: released checkpoints",
@@ -278,11 +274,11 @@ def test_a_pair_loads_few_modules_lines_and_nodes() -> None:
 
 def test_a_pair_loads_neither_tables_nor_keys_nor_published_scores() -> None:
     names = {module.name.removeprefix("idmetric.metric.") for module in pair()}
-    later = {"tables", "calibration", "checkpoints.released", "named"}
+    later = {"tables", "checkpoints.released", "named"}
     assert names.isdisjoint(later)
 
 
-def test_a_pair_puts_off_only_heavy_packages_received_formats_and_calibration() -> None:
+def test_a_pair_puts_off_only_heavy_packages_received_formats() -> None:
     known = modules()
     late = set()
     for module in pair():

@@ -561,14 +561,14 @@ def of_pairs(text: str, **options: Any) -> Trigger:
     return trigger
 
 
-def with_calibration(**changes: Any) -> Trigger:
+def with_calibration(revision: str = "875b8d1adda5", **changes: Any) -> Trigger:
     """Score with the packaged model's calibration, changed."""
 
     def trigger(folder: Path) -> object:
         import idmetric
 
-        source = Path(idmetric.__file__).parent.rglob("calibration.json")
-        content = json.loads(next(iter(source)).read_text()) | changes
+        [source] = Path(idmetric.__file__).parent.rglob("calibration.json")
+        content = json.loads(source.read_text().replace("875b8d1adda5", revision)) | changes
         write_json(Path("edited.json"), content)
         return idmetric.score(tiny(), PICTURE, [picture("other")], calibration="edited.json")
 
@@ -616,15 +616,7 @@ SCORES = [
         "score/another model's calibration",
         "CalibrationError",
         "0123456789ab",
-        with_calibration(
-            model={
-                "kind": "IDSim",
-                "settings": "",
-                "revision": "0123456789ab",
-                "files": "0123456789ab",
-                "resolution": "224x224",
-            }
-        ),
+        with_calibration("0123456789ab"),
     ),
     refusal("score/another distance's calibration", "CalibrationError", "patch", with_calibration(distance="patch")),
     refusal("score/calibration of masks", "CalibrationError", "crop", with_calibration(outside="crop")),

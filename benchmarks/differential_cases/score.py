@@ -228,11 +228,12 @@ def copies() -> Results:
 def calibration() -> Results:
     import idmetric
 
+    calibration_of = getattr(idmetric, "calibration_of", None)  # of the older one the metric holds it
     metric = tiny()
     photos = examples()[:2]
     scores = idmetric.score(metric, photos, examples(), calibration="stored", copies=False)
     results = facts(scores.rows, "probability")
-    stored = metric.calibration
+    stored = calibration_of(metric) if calibration_of else metric.calibration
     distances = [0.05, 0.2, 0.35, 0.5, 0.8, 1.2]
     results["of distances"] = stored.probability(distances)
     results["words"] = [stored.answer(distance) for distance in distances]

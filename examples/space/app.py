@@ -18,6 +18,7 @@ from idmetric.matching.heatmaps import heatmaps
 from idmetric.metric.distance import DISTANCES
 from idmetric.metric.heatmap import overlay
 from idmetric.metric.images import read_image
+from idmetric.scoring.calibration import calibration_of
 
 HEADERS = ["rank", "image", "distance", "answer"]
 
@@ -52,10 +53,8 @@ def compare(
 
 def answer(metric: Embedder, far: float, distance: str) -> str:
     """Same, unsure or different, by the model's calibration; empty without one of this distance."""
-    calibration = metric.calibration
-    if calibration is None or calibration.distance != distance:
-        return ""
-    return calibration.answer(far)
+    calibration = calibration_of(metric, distance=distance)
+    return "" if calibration is None else calibration.answer(far)
 
 
 def build(metric: Embedder) -> Any:

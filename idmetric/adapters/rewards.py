@@ -27,7 +27,6 @@ from idmetric.matching import Cut, Match, match
 from idmetric.matching.assignment import UNASSIGNED
 from idmetric.matching.regions import Regions
 from idmetric.matching.table import Table
-from idmetric.metric.calibration import Calibration
 from idmetric.metric.distance import check_name, needs_patches
 from idmetric.metric.embedder import Embedder
 from idmetric.metric.embedding import Embedding, concatenate
@@ -35,7 +34,7 @@ from idmetric.metric.images import ImageLike, is_array, is_image_like, is_single
 from idmetric.metric.masks import Images
 from idmetric.metric.paths import is_subject_file
 from idmetric.metric.subject import Subject
-from idmetric.scoring.calibrations import calibration_of
+from idmetric.scoring.calibration import Calibration, calibration_of
 from idmetric.scoring.copies import Print, compare, take_print
 from idmetric.scoring.references import Aggregate
 from idmetric.scoring.subjects import embed_subject
@@ -84,10 +83,7 @@ def reward(
         raise ValueError(f"aggregate must be 'best' or 'mean', got {aggregate!r}")
     if not 0 <= copy_penalty <= 1:
         raise ValueError(f"copy_penalty must be from 0 to 1, got {copy_penalty}")
-    curve = calibration_of(metric, calibration, distance)
-    if curve is not None:
-        curve.check_outside("all")
-        curve.warn()
+    curve = None if calibration is None else calibration_of(metric, calibration, distance)
     patches = needs_patches(distance)
     memory = _ReferenceMemory(metric, batch_size, patches)
     reduce = np.max if aggregate == "best" else np.mean

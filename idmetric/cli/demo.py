@@ -16,7 +16,7 @@ from idmetric.scoring.scores import Scores
 from idmetric.tables import aligned, four
 
 if TYPE_CHECKING:
-    from idmetric.metric.calibration import Calibration
+    from idmetric.scoring.calibration import Calibration
     from idmetric.scoring.sheet import Album
 
 MODEL = "tiny"
@@ -50,7 +50,7 @@ def _run(args: Namespace) -> int:
         with fixable():
             check_page(args.html)
     from idmetric.metric.load import load
-    from idmetric.scoring.calibrations import calibration_of
+    from idmetric.scoring.calibration import calibration_of
     from idmetric.scoring.files import cross
     from idmetric.scoring.score import compare
     from idmetric.scoring.scores import ScoreSettings
@@ -85,7 +85,7 @@ def _write_page(scores: Scores, album: Album, path: str) -> None:
 
 def _report(scores: Scores, calibration: Calibration) -> str:
     """The scores as a table, what they mean, and the commands to run next."""
-    from idmetric.metric.calibration import SURE
+    from idmetric.scoring.calibration import SURE
 
     table = [["distance", "P(same)", "answer", "picture"]]
     for row in scores.rows:

@@ -323,8 +323,6 @@ def _open(args: Namespace) -> Gallery:
     )
     args.open_model = partial(load, source, **model_options)
     metric = args.open_model()
-    if args.calibration and args.calibration != "stored":
-        metric.calibrate_with(args.calibration)
     return Gallery(
         args.folder,
         metric,
@@ -334,6 +332,7 @@ def _open(args: Namespace) -> Gallery:
         patches=args.patches,
         opened=source,
         opened_revision=revision,
+        calibration=args.calibration,
     )
 
 
@@ -405,8 +404,7 @@ def _query(args: Namespace, gallery: Gallery) -> None:
     notes = []
     if args.calibration:
         columns.append("probability")
-        if gallery.metric.calibration is not None:
-            notes.append(gallery.metric.calibration.basis)
+        notes.append(gallery.calibration_for(args.distance).basis)
     if unknown_above is not None:
         columns.append("answer")
         if hits:

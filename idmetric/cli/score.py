@@ -144,8 +144,8 @@ def _scored(args: Namespace, work: Cross | Pairs) -> int:
 def _scores(args: Namespace, work: Cross | Pairs) -> tuple[Scores, Album | None]:
     """The scores, and with --html the pictures of the page."""
     from idmetric.metric.load import load
-    from idmetric.scoring.calibrations import calibration_of, limit_of
-    from idmetric.scoring.score import compare
+    from idmetric.scoring.calibration import calibration_of
+    from idmetric.scoring.score import compare, limit_of
 
     if args.html:
         from idmetric.page import check_page
@@ -158,9 +158,9 @@ def _scores(args: Namespace, work: Cross | Pairs) -> tuple[Scores, Album | None]
     if args.quiet:
         os.environ |= {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_VERBOSITY": "error"}
     metric = load(args.model, **load_options(args))
-    calibration = calibration_of(metric, args.calibration, args.distance)
-    limit = limit_of(args.calibration, calibration)
-    settings = replace(settings, calibration=calibration, calibrated=limit)
+    if args.calibration:
+        calibration = calibration_of(metric, args.calibration, args.distance, outside=None)
+        settings = replace(settings, calibration=calibration, calibrated=limit_of(calibration))
     album = None
     if args.html:
         from idmetric.scoring.sheet import Album

@@ -34,6 +34,7 @@ from idmetric.tables import first_few
 
 if TYPE_CHECKING:
     from idmetric.metric.embedder import Embedder
+    from idmetric.scoring.calibration import Calibration
 
 
 class Contents:
@@ -50,6 +51,7 @@ class Contents:
         patches: bool = False,
         opened: str = "",
         opened_revision: str = "",
+        calibration: StrPath | Calibration | None = None,
     ) -> None:
         self.folder = Path(folder)
         self.metric = metric
@@ -57,6 +59,7 @@ class Contents:
         self.patches = patches
         self.opened = opened or metric.name
         self.opened_revision = opened_revision
+        self.calibration = calibration
         self.about = self.masking.about(metric)
         self.store = self.folder / folder_name(self.about)
         self.stale: dict[Where, str] = {}

@@ -27,6 +27,8 @@ class Gallery(Searchable):
         patches: keep patch tokens too (megabytes per image), which `rerank` would otherwise embed again.
         opened: the name with which `idmetric.load` opens the model again. opened_revision: the commit, if one was asked
             for. The command line records both.
+        calibration: for probabilities and thresholds, a file or one in memory; default the one in the folder of the
+            model's weights.
 
     Attributes:
         stale: `Item.where` -> fault of the images that the last answer left out, see `current`.

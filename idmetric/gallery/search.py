@@ -12,20 +12,18 @@ from idmetric.gallery.index import GalleryItem, Where, by_key, row_of
 from idmetric.gallery.read import source_of
 from idmetric.gallery.sources import GalleryError
 from idmetric.gallery.table import VectorTable
-from idmetric.metric.calibration import SEARCH_RATE
 from idmetric.metric.distance import distance_matrix, needs_patches
 from idmetric.metric.embedding import Embedding, check_distances, concatenate
 from idmetric.metric.images import describe, split_images
 from idmetric.metric.masks import Labeled, labeled, split_masks
 from idmetric.metric.ties import comparable
-from idmetric.scoring.calibrations import STORED, limit_at
+from idmetric.scoring.calibration import SEARCH_RATE, STORED, Calibration, calibration_of
 from idmetric.scoring.limits import Limit
 from idmetric.scoring.records import Record, Records
 from idmetric.store import Store, key_of
 from idmetric.stream import Item, Look, embedded, embedding_of, items_of_images, problem_of
 
 if TYPE_CHECKING:
-    from idmetric.metric.calibration import Calibration
     from idmetric.metric.masks import Images, Masks
 
 COLUMNS = (
@@ -85,7 +83,7 @@ class Searchable(Contents):
         self._check_model()
         self._usable()
         _check_rerank(k, distance, rerank)
-        calibration = self._calibration(distance) if probability else None
+        calibration = self.calibration_for(distance) if probability else None
         limit = None
         if unknown_above == "calibrated":
             limit = self.calibrated_limit(distance)
@@ -151,24 +149,19 @@ class Searchable(Contents):
         A search compares with many images, so that it is lower than for one pair, see `SEARCH_RATE`.
 
         Raises:
-            ValueError: without a calibration. CalibrationError: for a calibration of another distance or way of
-                masking, or without a threshold at 1 % or less.
+            CalibrationError: without a calibration, or for one of another distance or way of masking, or without a
+                threshold at 1 % or less.
         """
-        calibration = self._calibration(distance)
-        limit = limit_at(calibration, SEARCH_RATE, self.metric.calibration_source or STORED)
-        calibration.warn()
-        return limit
+        return self.calibration_for(distance).threshold_at(SEARCH_RATE)
 
-    def _calibration(self, distance: str) -> Calibration:
-        """Return the calibration of the model, which must be for this distance and way of masking."""
-        calibration = self.metric.calibration
-        if calibration is None:
-            raise ValueError(
-                f"{self.metric.label} has no calibration: make one (`idmetric eval calibrate`) and give it by "
-                "calibrate_with(file) or --calibration, or choose a threshold yourself"
-            )
-        calibration.check_distance(distance)
-        calibration.check_outside(self.about["outside"])
+    def calibration_for(self, distance: str = "cls") -> Calibration:
+        """The calibration of the gallery, else that of its model, which must be for this distance and way of masking.
+
+        Raises:
+            CalibrationError: if there is none.
+        """
+        calibration = calibration_of(self.metric, self.calibration or STORED, distance, self.about["outside"])
+        assert calibration is not None  # of one that was asked for
         return calibration
 
 

@@ -31,7 +31,6 @@ from idmetric.matching.request import MatchRequest
 from idmetric.matching.result import ALL, Match, Missing
 from idmetric.matching.table import WHOLE, Table
 from idmetric.matching.thresholds import Thresholds, limits_of
-from idmetric.metric.calibration import Calibration
 from idmetric.metric.distance import needs_patches
 from idmetric.metric.embedder import Embedder
 from idmetric.metric.embedding import Embedding, concatenate
@@ -41,6 +40,7 @@ from idmetric.metric.images import ImageLike, ImageReadError, Picture, check_pat
 from idmetric.metric.masks import Images
 from idmetric.metric.paths import is_subject_file
 from idmetric.metric.subject import Subject
+from idmetric.scoring.calibration import Calibration
 from idmetric.scoring.limits import Limit
 from idmetric.scoring.references import Aggregate
 from idmetric.scoring.scores import PathLike, Progress

@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 
 from idmetric.matching.encoders import Encoder
-from idmetric.metric.calibration import PAIR_RATE, Calibration, CalibrationError
 from idmetric.metric.embedder import Embedder
 from idmetric.metric.errors import RequestError
 from idmetric.metric.subject import Subject
-from idmetric.scoring.calibrations import STORED, calibration_of, limit_at, limit_of
+from idmetric.scoring.calibration import Calibration, CalibrationError, calibration_of
 from idmetric.scoring.limits import Limit, limit_of_subject
 from idmetric.scoring.references import Aggregate, own_limit
 from idmetric.scoring.scores import PathLike
@@ -75,13 +74,15 @@ def calibrated_limit(metric: Embedder, distance: str, calibration: PathLike | Ca
     Raises:
         CalibrationError: for a given calibration of another model or distance, or without a threshold at 5 % or below.
     """
-    if calibration is not None:
-        chosen = calibration_of(metric, calibration, distance)
-        if chosen is None or not chosen.thresholds:
-            return None
-        return limit_at(chosen, PAIR_RATE, calibration)
-    stored = _stored(metric, distance)
-    return limit_of(metric.calibration_source or STORED, stored)
+    chosen = calibration_of(metric, calibration, distance, outside=None)
+    if chosen is None or not chosen.thresholds:
+        return None
+    try:
+        return chosen.threshold_at()
+    except CalibrationError:
+        if calibration is not None:
+            raise
+        return None
 
 
 def _given(threshold: Thresholds, names: Sequence[str]) -> dict[str, Limit]:
@@ -96,14 +97,3 @@ def _given(threshold: Thresholds, names: Sequence[str]) -> dict[str, Limit]:
         if not 0 <= limit.distance < math.inf:
             raise RequestError(f"the threshold of {name} must be a distance of at least 0, got {limit.distance}")
     return limits
-
-
-def _stored(metric: Embedder, distance: str) -> Calibration | None:
-    """The calibration that is saved with the model's weights; None if it has none that fits."""
-    try:
-        stored = metric.calibration
-    except CalibrationError:  # of other weights, such as before a training step
-        return None
-    if stored is None or stored.distance != distance:
-        return None
-    return stored

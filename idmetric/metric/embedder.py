@@ -22,8 +22,7 @@ from idmetric.metric.checkpoints.weights import dtype_of
 from idmetric.metric.distance import distance as embedding_distance
 from idmetric.metric.distance import distance_matrix, needs_patches
 from idmetric.metric.embedding import Embedding, checked_distances, concatenate
-from idmetric.metric.errors import CheckpointError
-from idmetric.metric.files import StrPath, in_order
+from idmetric.metric.files import StrPath, in_order, read_json_file, replacing
 from idmetric.metric.fingerprint import keeps_values, weights_digest, write_counts
 from idmetric.metric.images import (
     SQUASH,
@@ -52,7 +51,6 @@ from idmetric.metric.pixels import place
 from idmetric.version import __version__
 
 if TYPE_CHECKING:
-    from idmetric.metric.calibration import Calibration, Model
     from idmetric.metric.named import NamedScore
 
 LoadedImage = tuple[Tensor, Tensor | None]  # pixels (3, h, w), and how much of each the subject's mask covers (h, w)
@@ -128,8 +126,6 @@ class Embedder(nn.Module):
     reads_words = False  # whether text changes an image's embedding
     has_patches = True  # whether embeddings may have patches
     may_see_nothing = False  # whether rows of NaN are no errors
-    calibration_source: StrPath | Calibration | None = None  # what `calibrate_with` was given
-    _calibration: Calibration | None = None
     _compiled: Callable[..., Any] | None = None
     _digest = ""  # of weights without a revision
     _writes: list[tuple[int, int]] | None = None  # see `write_counts`; when they were last looked at
@@ -526,33 +522,21 @@ class Embedder(nn.Module):
         """1 - distance (ID-Sim Eq. 4): 1 for the same image, for `cls` the cosine. Arguments as for a distance."""
         return 1 - self(a, b, distance, **options)
 
-    @property
-    def calibration(self) -> Calibration | None:
-        """The calibration from `calibrate_with`, else that in the folder's calibration.json, or None.
+    def calibration_id(self) -> str:
+        """Class, settings, exact weights and resolution, to which a calibration is bound; not the name of a folder.
 
-        CalibrationError if the file is damaged, or was made for other weights.
+        A folder and its copy on the Hub have the same: of the latter the weights are read, a second for each gigabyte.
         """
-        from idmetric.metric.calibrated import calibration_of
-
-        self._calibration = calibration_of(self._calibration, self, self.label, self.resolution)
-        return self._calibration
-
-    def calibrate_with(self, calibration: StrPath | Calibration) -> Self:
-        """Use this calibration (a file, or one in memory) from now on; returns the metric.
-
-        CalibrationError if it cannot be read, or was made for another model.
-        """
-        from idmetric.metric.calibrated import checked_calibration
-
-        self._calibration = checked_calibration(calibration, self, self.label, self.resolution)
-        self.calibration_source = calibration
-        return self
-
-    def calibrated_model(self, files: bool = True) -> Model:
-        """The model that a calibration is bound to; with `files`, also their hash (a second for each gigabyte)."""
-        from idmetric.metric.calibrated import model_of
-
-        return model_of(self, self.label, self.resolution, files)
+        weights = self._revision
+        if not weights or self.has_changed():
+            weights = weights_digest(self)
+        elif self.folder is not None and len(weights) == 40:  # a commit
+            files = self.folder / checkpoint.WEIGHTS, self.folder / checkpoint.CONFIG
+            if all(path.is_file() for path in files):
+                weights = checkpoint.content_digest(*files)
+        kind, _, name_and_settings = self.label.partition(":")
+        settings = name_and_settings.removeprefix(self.short_name)
+        return f"{kind}{settings}@{weights}/{self.resolution}"
 
     # Names, and which weights they are of
 
@@ -687,18 +671,22 @@ class Embedder(nn.Module):
         self._was_saved(folder, checkpoint.revision)
 
     def _was_saved(self, folder: StrPath, revision: Callable[[Path], str]) -> None:
-        """Write the calibration beside the weights that were just saved, and call new or changed ones by the folder."""
-        from idmetric.metric.calibrated import write_beside
-        from idmetric.metric.calibration import CalibrationError
-
+        """Copy the calibration beside the weights that were just saved, and call new or changed ones by the folder."""
         target = Path(folder)
-        if self.has_changed():
-            self._calibration = self.calibration_source = None  # of the weights before
+        copy_to = target / checkpoint.CALIBRATION
+        source = None if self.folder is None else self.folder / checkpoint.CALIBRATION
+        if source is None or self.has_changed() or not source.is_file():
+            copy_to.unlink(missing_ok=True)  # of other weights
         else:
             try:
-                write_beside(self.calibration, target, revision(target))
-            except (CalibrationError, CheckpointError) as error:  # it is for other settings, or cannot be read
-                warnings.warn(f"the model is saved without its calibration: {error}", stacklevel=3)
+                record = read_json_file(source, most=2**24)
+                if record["model"] != self.calibration_id():
+                    raise ValueError("it was made for other weights or settings")
+                record["model"] = f"{record['model'].partition('@')[0]}@{revision(target)}/{self.resolution}"
+                with replacing(copy_to) as path:
+                    path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+            except (ValueError, TypeError, KeyError, OSError) as error:
+                warnings.warn(f"the model is saved without its calibration {source}: {error}", stacklevel=3)
         self.take_folder(target, revision)
 
     @classmethod

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any, Literal
 from idmetric.metric.errors import RequestError
 from idmetric.metric.images import Outside
 from idmetric.metric.ties import comparable
-from idmetric.scoring.calibrations import calibration_of, limit_of
+from idmetric.scoring.calibration import Calibration, CalibrationError, calibration_of
 from idmetric.scoring.files import Cross, check_files, check_masks, cross
+from idmetric.scoring.limits import Limit
 from idmetric.scoring.pairs import Pair, Pairs, pairs_of, read_pairs
 from idmetric.scoring.rows import RowMaker
 from idmetric.scoring.scores import COLUMNS, PathLike, Progress, Scores, ScoreSettings, columns_of
 from idmetric.tables import rounded
 
 if TYPE_CHECKING:
-    from idmetric.metric.calibration import Calibration
     from idmetric.metric.embedder import Embedder
     from idmetric.metric.images import ImageLike
     from idmetric.metric.masks import MaskId
@@ -83,7 +83,7 @@ def score(
         CalibrationError: for a calibration of another model, distance or way of masking.
     """
     _check_opened(metric)
-    chosen = calibration_of(metric, calibration, distance)
+    chosen = _chosen(metric, calibration, distance)
     settings = ScoreSettings(
         distance=distance,
         aggregate=aggregate,
@@ -93,7 +93,7 @@ def score(
         on_error=on_error,
         cache=cache,
         calibration=chosen,
-        calibrated=limit_of(calibration, chosen),
+        calibrated=limit_of(chosen),
         copies=copies,
         threshold=threshold,
         batch_size=batch_size,
@@ -103,6 +103,18 @@ def score(
     check_files(work, on_error)
     check_masks(work, mask_dir, mask_id is not None, metric.preprocessing)
     return compare(metric, work, settings, progress=progress)
+
+
+def _chosen(metric: Embedder, calibration: PathLike | Calibration | None, distance: str) -> Calibration | None:
+    return None if calibration is None else calibration_of(metric, calibration, distance, outside=None)
+
+
+def limit_of(calibration: Calibration | None) -> Limit | None:
+    """The threshold of a calibration at 5 % of pairs; None without one."""
+    try:
+        return None if calibration is None else calibration.threshold_at()
+    except CalibrationError:
+        return None
 
 
 def _check_opened(metric: Any) -> None:
@@ -132,9 +144,8 @@ def score_pairs(
     if "aggregate" in settings:
         raise TypeError("score_pairs takes no aggregate: each pair has its own row")
     _check_opened(metric)
-    chosen = calibration_of(metric, calibration, settings.get("distance", "cls"))
-    limit = limit_of(calibration, chosen)
-    options = ScoreSettings(calibration=chosen, calibrated=limit, **settings)
+    chosen = _chosen(metric, calibration, settings.get("distance", "cls"))
+    options = ScoreSettings(calibration=chosen, calibrated=limit_of(chosen), **settings)
     work = read_pairs(Path(pairs), options.on_error) if isinstance(pairs, str | os.PathLike) else pairs_of(pairs)
     check_files(work, options.on_error)
     check_masks(work, options.mask_dir, options.mask_id is not None, metric.preprocessing)
@@ -153,7 +164,8 @@ def compare(
     has_masks = {settings.mask_dir is not None or mask is not None for _, mask in work.files}
     if settings.calibration is not None:
         for has_mask in has_masks:
-            settings.calibration.check_outside(settings.outside if has_mask else "all")
+            outside = settings.outside if has_mask else "all"
+            calibration_of(metric, settings.calibration, settings.distance, outside)
 
     maker = RowMaker(metric, settings, album, progress or (lambda done, total: None))
     try:

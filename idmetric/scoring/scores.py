@@ -17,9 +17,9 @@ from idmetric.scoring.records import Record, Records
 from idmetric.tables import aligned, first_few, four, rounded
 
 if TYPE_CHECKING:
-    from idmetric.metric.calibration import Calibration
     from idmetric.metric.images import Outside
     from idmetric.metric.masks import MaskId
+    from idmetric.scoring.calibration import Calibration
 
 PathLike = StrPath
 Progress = Callable[[int, int], object]  # called with (images or pairs done, images or pairs in all)
@@ -50,7 +50,7 @@ class ScoreSettings:
     """The settings of `idmetric.score`, which explains them.
 
     Attributes:
-        calibrated: the threshold of the calibration, see `calibrations.limit_of`.
+        calibrated: the threshold of the calibration, see `score.limit_of`.
     """
 
     distance: str = "cls"

@@ -20,7 +20,7 @@ from idmetric.adapters import reward, reward_of_subjects
 from idmetric.adapters.rewards import assigned_similarities
 from idmetric.matching import Region, match
 from idmetric.matching.table import Table
-from idmetric.metric.calibration import CalibrationError
+from idmetric.scoring.calibration import CalibrationError, calibration_of
 from idmetric.scoring.subjects import embed_subject
 from tests.conftest import random_model
 from tests.docs.test_code import NOT_RUN, blocks
@@ -148,8 +148,7 @@ def test_copies_of_any_reference_lose_the_penalty(tiny: IDSim) -> None:
 
 def test_a_calibration_makes_probabilities(tiny: IDSim) -> None:
     images = [MUGS[1], BOX]
-    assert tiny.calibration is not None
-    expected = tiny.calibration.probability(tiny(MUGS[0], images)).tolist()
+    expected = calibration_of(tiny, "stored").probability(tiny(MUGS[0], images)).tolist()
     assert reward(tiny, calibration="stored")(images, MUGS[0]) == pytest.approx(expected, abs=1e-6)
     with pytest.raises(CalibrationError, match="'cls', not 'patch'"):
         reward(tiny, calibration="stored", distance="patch")

@@ -13,6 +13,7 @@ from benchmarks import composites as planning
 from benchmarks import states as benchmark
 from benchmarks.composites import KINDS, Composite, Identity, Photo
 from idmetric.metric.idsim import IDSim
+from idmetric.scoring.calibration import calibration_of
 
 
 def pool_of(looks: int, identities: int, photos: int) -> list[Identity]:
@@ -85,8 +86,8 @@ def test_distances_and_own_thresholds_are_those_of_match(photo_root: Path) -> No
     rng = np.random.default_rng(5)
     backgrounds = sorted((photo_root / "train" / "backgrounds").glob("*.jpg"))
     plans = list(planning.composites(pool, 3, rng))
-    lowest = tuple(entry for entry in tiny.calibration.thresholds if entry["false_accept_rate"] == 0.001)
-    near = replace(tiny.calibration, thresholds=lowest)  # own thresholds are larger
+    lowest = tuple(entry for entry in calibration_of(tiny).thresholds if entry["false_accept_rate"] == 0.001)
+    near = replace(calibration_of(tiny), thresholds=lowest)  # own thresholds are larger
     for plan, measured in zip(plans, part, strict=True):
         picture, boxes = planning.draw(plan, backgrounds, rng)
         subjects = {}

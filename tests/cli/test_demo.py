@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from idmetric.cli.main import main
-from idmetric.metric.calibration import Calibration, Isotonic, Model
+from idmetric.scoring.calibration import Calibration, Isotonic
 from tests.test_structure import HEAVY, loaded_after
 
 ROOT = Path(__file__).parents[2]
@@ -66,5 +66,5 @@ def test_names_of_the_demo_load_no_torch() -> None:
     [(0.999, "same"), (0.901, "same"), (0.899, "unsure"), (0.5, "unsure"), (0.101, "unsure"), (0.099, "different")],
 )
 def test_an_answer_is_sure_from_nine_tenths_on(probability: float, answer: str) -> None:
-    calibration = Calibration(Isotonic((0.0, 1.0), (1e-9, 1 - 1e-9)), Model("IDSim", "", "1", None, "8x8"), "cls")
+    calibration = Calibration(Isotonic((0.0, 1.0), (1e-9, 1 - 1e-9)), "IDSim@1/8x8", "cls")
     assert calibration.answer(1 - probability) == answer

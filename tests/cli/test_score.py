@@ -11,8 +11,8 @@ from PIL import Image
 
 from idmetric import IDSim, load
 from idmetric.cli.score import main
-from idmetric.metric.calibration import Calibration, Isotonic
 from idmetric.metric.distance import DISTANCES
+from idmetric.scoring.calibration import Calibration, Isotonic
 from tests.runner import Runner
 
 
@@ -143,7 +143,7 @@ def test_copies_of_a_reference_are_warned_of(run: Runner, folder: Path) -> None:
 
 def test_a_calibration_adds_probabilities(run: Runner, folder: Path) -> None:
     model = load(folder / "model", device="cpu")
-    made = Calibration(Isotonic((-3.0, 1.0), (0.01, 0.99)), model.calibrated_model(), "cls", name="model")
+    made = Calibration(Isotonic((-3.0, 1.0), (0.01, 0.99)), model.calibration_id(), "cls", name="model")
     made.write(folder / "c.json")
     found = json.loads(run.all("ref.png gen --calibration c.json --format json")[1])
     for row in found["rows"]:
@@ -167,7 +167,7 @@ def test_a_calibration_adds_probabilities(run: Runner, folder: Path) -> None:
 def listed_calibration(model: IDSim, near: float, far: float) -> Calibration:
     thresholds = [{"false_accept_rate": rate, "distance": distance} for rate, distance in ((0.01, near), (0.1, far))]
     return Calibration(
-        Isotonic((-3.0, 1.0), (0.01, 0.99)), model.calibrated_model(), "cls", name="model", thresholds=tuple(thresholds)
+        Isotonic((-3.0, 1.0), (0.01, 0.99)), model.calibration_id(), "cls", name="model", thresholds=tuple(thresholds)
     )
 
 
@@ -180,7 +180,7 @@ def test_a_calibration_fails_images_beyond_its_threshold_and_the_source_is_said(
     # 5 % by default, of which the file lists 1 % as the nearest below
     status, out, err = run.all(f"{asked} --format json")
     summary = json.loads(out)["summary"]
-    source = "c.json, 1 % of pairs, the nearest below 5 %"
+    source = "c.json, 1 % of pairs"
     assert status == 3
     assert (summary["threshold"], summary["threshold_source"]) == (pytest.approx(near), source)
     assert (summary["passing"], summary["share_passing"]) == (1, 0.25)
@@ -224,7 +224,7 @@ def test_where_probability_and_real_photos_disagree_one_sentence_says_which_to_b
     assert "probability_note" not in json.loads(run.all(*asked[:-1], "--format", "json")[1])
 
     # the reverse: by this calibration no pair is the same
-    Calibration(Isotonic((-3.0, 1.0), (0.01, 0.02)), load("tiny").calibrated_model(), "cls").write(tmp_path / "c.json")
+    Calibration(Isotonic((-3.0, 1.0), (0.01, 0.02)), load("tiny").calibration_id(), "cls").write(tmp_path / "c.json")
     never = (*asked, str(tmp_path / "c.json"))
     assert "probability_note" not in json.loads(run.all(*never, "--format", "json")[1])
     nearer = "1 image is as near as real photos although P(same) is below 0.5"
@@ -233,11 +233,11 @@ def test_where_probability_and_real_photos_disagree_one_sentence_says_which_to_b
 
 def test_a_calibration_for_something_else_is_refused(run: Runner, folder: Path) -> None:
     model = load(folder / "model", device="cpu")
-    Calibration(Isotonic((-3.0, 1.0), (0.01, 0.99)), model.calibrated_model(), "cls", name="model").write(
+    Calibration(Isotonic((-3.0, 1.0), (0.01, 0.99)), model.calibration_id(), "cls", name="model").write(
         folder / "c.json"
     )
-    run.says("whole images, not for subjects cut by masks", "ref.png gen/a.png --calibration c.json --mask-dir masks")
-    assert run("ref.png gen/a.png --calibration stored") == 2
+    run.says("'all', not 'black'", "ref.png gen/a.png --calibration c.json --mask-dir masks")
+    assert run("ref.png gen/a.png --calibration stored") == 1
     assert "absent.json" in run.all("ref.png gen/a.png --calibration absent.json")[2]
 
 

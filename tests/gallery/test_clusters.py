@@ -19,7 +19,7 @@ from idmetric.gallery import Gallery
 from idmetric.gallery.clusters import identities, near_duplicates
 from idmetric.gallery.linkage import cluster
 from idmetric.gallery.look_files import sharpness
-from idmetric.metric.calibration import Calibration, Isotonic
+from idmetric.scoring.calibration import Calibration, Isotonic, calibration_of
 from idmetric.scoring.limits import Limit
 from idmetric.scoring.records import Records
 from tests.runner import Runner
@@ -255,18 +255,18 @@ def test_identities_come_in_groups_around_a_center(gallery: Gallery) -> None:
 
 def test_the_threshold_is_that_of_the_calibration(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
     found = Calibration(
-        Isotonic((-3.0, 1.0), (0.01, 0.99)), gallery.metric.calibrated_model(files=False), "cls",
+        Isotonic((-3.0, 1.0), (0.01, 0.99)), gallery.metric.calibration_id(), "cls",
         thresholds=({"false_accept_rate": 0.01, "distance": 0.017}, {"false_accept_rate": 0.1, "distance": 0.2}),
     )  # fmt: skip
-    monkeypatch.setattr(gallery.metric, "_calibration", found)
-    one_percent = Limit(0.017, "stored calibration, 1 % of pairs")
+    monkeypatch.setattr(gallery, "calibration", found)
+    one_percent = Limit(0.017, "given calibration, 1 % of pairs")
     assert identities(gallery).rows == identities(gallery, threshold=one_percent).rows
     assert {row["threshold_source"] for row in identities(gallery, threshold=0.017)} == {"given"}
-    monkeypatch.setattr(gallery.metric, "_calibration", replace(found, thresholds=found.thresholds[1:]))
-    with pytest.raises(ValueError, match=r"0\.01 or less, only at 0\.1"):
+    monkeypatch.setattr(gallery, "calibration", replace(found, thresholds=found.thresholds[1:]))
+    with pytest.raises(ValueError, match=r"--rates 0\.01"):
         identities(gallery)
-    monkeypatch.setattr(gallery.metric, "_calibration", None)
-    monkeypatch.setattr(gallery.metric.weights, "files", None)
+    monkeypatch.setattr(gallery, "calibration", None)
+    monkeypatch.setattr(gallery.metric, "folder", None)
     with pytest.raises(ValueError, match="has no calibration"):
         identities(gallery)
 
@@ -317,7 +317,7 @@ def test_a_gallery_of_two_models_asks_which(run: Runner, photos: Path, tiny: IDS
 
 def test_groups_are_printed_with_their_threshold_and_its_source(run: Runner, photos: Path) -> None:
     run("build -g g --model tiny --device cpu", photos)
-    distances = {t["false_accept_rate"]: t["distance"] for t in load("tiny").calibration.thresholds}  # type: ignore[union-attr]
+    distances = {t["false_accept_rate"]: t["distance"] for t in calibration_of(load("tiny")).thresholds}  # type: ignore[union-attr]
     asked = "cluster -g g --device cpu"
     run.prints(f"threshold {distances[0.01]:.4f} (stored calibration, 1 % of pairs)", asked)
     run.prints("threshold 0.0200 (option --threshold)", f"{asked} --threshold .02")
@@ -364,7 +364,7 @@ def test_metadata_of_wildlife_names_animals_and_far_ones_are_unknown(
     assert answers(f"--unknown-above {far / 2}") == ["ATRW_7", "unknown"]
     assert answers(f"--unknown-above {2 * far}") == ["ATRW_7", other["identity"]]
     calibration = Calibration(
-        Isotonic((-3.0, 1.0), (0.01, 0.99)), tiny.calibrated_model(files=False), "cls",
+        Isotonic((-3.0, 1.0), (0.01, 0.99)), tiny.calibration_id(), "cls",
         thresholds=({"false_accept_rate": 0.01, "distance": far / 2}, {"false_accept_rate": 0.1, "distance": 2 * far}),
     )  # fmt: skip
     calibration.write(tmp_path / "own.json")
@@ -379,8 +379,10 @@ def test_metadata_of_wildlife_names_animals_and_far_ones_are_unknown(
     run.prints(f"unknown above {far / 2:.4f} ({source})", f"query new/other.png -g g --device cpu {asked}")
     [first, _] = json.loads(run.all(f"{query} {asked}")[1])
     assert (first["threshold"], first["threshold_source"]) == (pytest.approx(far / 2), source)
-    metric = load("tiny", device="cpu").calibrate_with(tmp_path / "own.json")
-    (hit,) = Gallery("g", metric).query("new/other.png", 1, unknown_above="calibrated")
+    metric = load("tiny", device="cpu")
+    (hit,) = Gallery("g", metric, calibration=tmp_path / "own.json").query(
+        "new/other.png", 1, unknown_above="calibrated"
+    )
     assert hit["threshold_source"] == source
     (hit,) = Gallery("g", tiny).query("new/other.png", 1, unknown_above=0.5)
     assert (hit["threshold"], hit["threshold_source"]) == (0.5, "given")

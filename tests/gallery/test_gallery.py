@@ -22,7 +22,7 @@ from idmetric.gallery import (
     models_of,
 )
 from idmetric.gallery.clusters import identities, near_duplicates
-from idmetric.metric.calibration import Calibration, Isotonic
+from idmetric.scoring.calibration import Calibration, Isotonic
 from idmetric.store import ShardError, Store, content
 from tests.conftest import random_model
 
@@ -182,8 +182,8 @@ def test_a_query_can_leave_itself_out_and_tell_a_probability(
 ) -> None:
     own = files(photos)[2]
     assert str(own) not in [h["image"] for h in gallery.query(own, k=9, exclude_same=True)]
-    found = Calibration(Isotonic((-3.0, 1.0), (0.01, 0.99)), metric.calibrated_model(files=False), "cls")
-    monkeypatch.setattr(metric, "_calibration", found)
+    found = Calibration(Isotonic((-3.0, 1.0), (0.01, 0.99)), metric.calibration_id(), "cls")
+    gallery.calibration = found
     hits = gallery.query(own, k=3, probability=True)
     expected = found.probability([h["distance"] for h in hits])
     assert [h["probability"] for h in hits] == pytest.approx(expected.tolist())

@@ -18,9 +18,9 @@ from idmetric.matching.consistency import consistency
 from idmetric.matching.encoders import FunctionEncoder, FunctionModel
 from idmetric.matching.matching import Plan, ReadOptions, measured
 from idmetric.matching.request import MatchRequest
-from idmetric.metric.calibration import Calibration, Isotonic
 from idmetric.metric.errors import RequestError
 from idmetric.metric.images import ImageReadError
+from idmetric.scoring.calibration import Calibration, Isotonic
 from idmetric.scoring.subjects import embed_subject
 from tests.conftest import random_model
 from tests.matching.scenes import ANN, REX, SIDE, STRANGER, panel, references, scene
@@ -393,7 +393,7 @@ def test_thresholds_of_another_encoder_are_its_own(metric):
 
     threshold = {"false_accept_rate": 0.01, "distance": 0.31}
     calibration = Calibration(
-        Isotonic((-3.0, 1.0), (0.01, 0.99)), metric.calibrated_model(), "cls", thresholds=(threshold,)
+        Isotonic((-3.0, 1.0), (0.01, 0.99)), metric.calibration_id(), "cls", thresholds=(threshold,)
     )
     few = {name: images[:2] for name, images in photos.items()}
     found = match(metric, few, picture, regions=boxes, encoders={"rex": mean_color}, calibration=calibration)
@@ -405,7 +405,7 @@ def test_the_default_false_accept_rate_is_5_percent(metric):
     picture, boxes = scene((ANN, REX))
     thresholds = tuple({"false_accept_rate": rate, "distance": 2 * rate} for rate in (0.1, 0.05, 0.001))
     calibration = Calibration(
-        Isotonic((-3.0, 1.0), (0.01, 0.99)), metric.calibrated_model(), "cls", thresholds=thresholds
+        Isotonic((-3.0, 1.0), (0.01, 0.99)), metric.calibration_id(), "cls", thresholds=thresholds
     )
     few = {"ann": references(ANN)[:2]}  # too few for a threshold of their own
     found = match(metric, few, picture, regions=boxes, calibration=calibration)

@@ -15,7 +15,7 @@ import torch
 
 from idmetric import IDSim
 from idmetric.matching import Match, match
-from idmetric.metric.calibration import Calibration, CalibrationError, Isotonic
+from idmetric.scoring.calibration import Calibration, CalibrationError, Isotonic
 from idmetric.scoring.subjects import embed_subject
 from tests.conftest import SMALL, random_model
 from tests.matching.scenes import ANN, REX, STRANGER, references, scene
@@ -59,12 +59,12 @@ def test_sources_in_order(metric: IDSim, tmp_path: Path) -> None:
     photos = {"ann": references(ANN, 6), "rex": references(REX, 2)}
     thresholds = tuple({"false_accept_rate": rate, "distance": 2 * rate} for rate in (0.1, 0.01))
     calibration = Calibration(
-        Isotonic((-3.0, 1.0), (0.01, 0.99)), metric.calibrated_model(), "cls", thresholds=thresholds
+        Isotonic((-3.0, 1.0), (0.01, 0.99)), metric.calibration_id(), "cls", thresholds=thresholds
     )
     calibration.write(tmp_path / "mine.json")
 
     found = match(metric, photos, picture, regions=boxes, calibration=tmp_path / "mine.json")
-    assert found.threshold_sources == ("own photos", "mine.json, 1 % of pairs, the nearest below 5 %")
+    assert found.threshold_sources == ("own photos", "mine.json, 1 % of pairs")
     assert found.thresholds[1] == 0.02
     own_threshold = found.thresholds[0]
     assert 0.02 < own_threshold < 0.127092
@@ -97,17 +97,18 @@ def test_a_stored_calibration_without_a_rate_of_5_percent_gives_no_threshold_unl
 ) -> None:
     metric = IDSim("tiny")
     listed = ({"false_accept_rate": 0.1, "distance": 0.4},)
-    metric.calibrate_with(
-        Calibration(Isotonic((-3.0, 1.0), (0.01, 0.99)), metric.calibrated_model(), "cls", thresholds=listed)
-    )
+    found = Calibration(Isotonic((-3.0, 1.0), (0.01, 0.99)), metric.calibration_id(), "cls", thresholds=listed)
+    monkeypatch.setattr("idmetric.matching.thresholds.calibration_of", lambda *_, **__: found)
     picture, boxes = scene((ANN, REX))
     photos = {"ann": references(ANN, 2)}
     assert match(metric, photos, picture, regions=boxes).threshold_sources == ("",)
-    with pytest.raises(CalibrationError, match=r"only at 0\.1"):
-        match(metric, photos, picture, regions=boxes, calibration=metric.calibration)
+    with pytest.raises(CalibrationError, match=r"--rates 0\.05"):
+        match(metric, photos, picture, regions=boxes, calibration=found)
 
     # a subject with a threshold needs no calibration, which may be on the Hub
-    monkeypatch.setattr(IDSim, "calibration", property(lambda self: pytest.fail("the calibration was read")))
+    monkeypatch.setattr(
+        "idmetric.matching.thresholds.calibration_of", lambda *_, **__: pytest.fail("the calibration was read")
+    )
     assert match(metric, photos, picture, regions=boxes, threshold=0.3).thresholds == (0.3,)
 
 

@@ -18,8 +18,8 @@ from PIL import Image
 import idmetric
 from idmetric import IDSim, ImageReadError, score, score_pairs
 from idmetric.cli.score import main
-from idmetric.metric.calibration import Calibration, Isotonic
 from idmetric.metric.errors import RequestError
+from idmetric.scoring.calibration import Calibration, CalibrationError, Isotonic, calibration_of
 from idmetric.scoring.copy_warnings import GrayWarning
 from idmetric.scoring.limits import Limit
 from idmetric.scoring.scores import Scores
@@ -174,23 +174,23 @@ def test_a_cache_and_progress_change_no_score(model: Any, tmp_path: Path) -> Non
 
 
 def test_a_calibration_adds_probabilities_and_leaves_the_model_alone(model: Any, tmp_path: Path) -> None:
-    made = Calibration(Isotonic((-3.0, 1.0), (0.01, 0.99)), model.calibrated_model(), "cls", name="model")
+    made = Calibration(Isotonic((-3.0, 1.0), (0.01, 0.99)), model.calibration_id(), "cls", name="model")
     made.write(tmp_path / "c.json")
     for calibration in (made, tmp_path / "c.json"):
         found = score(model, "a.png", "gen", calibration=calibration)
         for row in found:
             assert row["probability"] == pytest.approx(made.probability(row["distance"]).item(), abs=1e-6)
-    assert model.calibration is None
-    with pytest.raises(RequestError, match="no calibration next to its weights"):
+    assert calibration_of(model) is None
+    with pytest.raises(CalibrationError, match="has no calibration"):
         score(model, "a.png", "gen", calibration="stored")
-    with pytest.raises(ValueError, match="for the distance 'cls', not 'patch'"):
+    with pytest.raises(ValueError, match="'cls', not 'patch'"):
         score(model, "a.png", "gen", calibration=made, distance="patch")
 
 
 def test_a_calibration_gives_the_threshold_at_5_percent(model: Any, tmp_path: Path) -> None:
     thresholds = tuple({"false_accept_rate": rate, "distance": 10 * rate} for rate in (0.2, 0.05, 0.01))
     made = Calibration(
-        Isotonic((-3.0, 1.0), (0.01, 0.99)), model.calibrated_model(), "cls", name="model", thresholds=thresholds
+        Isotonic((-3.0, 1.0), (0.01, 0.99)), model.calibration_id(), "cls", name="model", thresholds=thresholds
     )
     made.write(tmp_path / "c.json")
     found = score(model, "a.png", "gen", calibration=tmp_path / "c.json")

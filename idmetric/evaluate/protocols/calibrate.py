@@ -29,8 +29,8 @@ from idmetric.evaluate.settings import Checked, option
 from idmetric.evaluate.statistics.calibration.fitting import fit, held_out
 from idmetric.evaluate.statistics.calibration.quality import expected_calibration_error
 from idmetric.evaluate.statistics.calibration.thresholds import accepted, threshold_at_false_accept
-from idmetric.metric.calibration import Calibration
 from idmetric.metric.files import need
+from idmetric.scoring.calibration import Calibration
 from idmetric.version import __version__
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def calibrate(
 
     return Calibration(
         curve=fit(even_scores, even.same, limit),
-        model=metric.calibrated_model(),
+        model=metric.calibration_id(),
         distance=settings.distance,
         outside=settings.outside,
         name=result.model,

@@ -33,8 +33,8 @@ from idmetric.evaluate.protocols.common.table_columns import Column
 from idmetric.evaluate.settings import Checked, option
 from idmetric.evaluate.statistics import open_set
 from idmetric.evaluate.statistics.open_set import Answers
-from idmetric.metric.calibration import SEARCH_RATE
 from idmetric.metric.ties import comparable
+from idmetric.scoring.calibration import SEARCH_RATE
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest

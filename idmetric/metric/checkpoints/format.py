@@ -24,7 +24,7 @@ from idmetric.version import __version__
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
-CALIBRATION = "calibration.json"  # optional, see idmetric.metric.calibration
+CALIBRATION = "calibration.json"  # optional, see idmetric.scoring.calibration
 FILES = (CONFIG, WEIGHTS, CALIBRATION)  # of our own format
 RECORD = "recipe.json"  # in the folder of a training run
 FORMAT = 1

@@ -22,7 +22,7 @@ from idmetric.evaluate.protocols.calibrate import CalibrateOptions
 from idmetric.evaluate.protocols.common.labeled_pairs import LabeledPairs, draw_pairs, usable
 from idmetric.evaluate.protocols.common.result import Result, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
-from idmetric.metric.calibration import Calibration, read_calibration
+from idmetric.scoring.calibration import Calibration
 
 QUICK = EvalSettings(bootstrap=20)
 
@@ -119,7 +119,7 @@ def test_the_command_writes_a_calibration_for_the_model(folder: Path, capsys: py
         assert status == 0
         assert "ECE" in printed
         (out / "mine.calibration.json").rename(beside)
-        found = read_calibration(beside)
+        found = Calibration.read(beside)
         assert found.data["about"] == "manifest.csv"
         assert found.data["identities"] == 24
         assert found.data["families"] == 12
@@ -140,7 +140,7 @@ def calibrated(
     """The calibration that a run writes, and its measurements."""
     with tempfile.TemporaryDirectory() as folder:
         [result] = calibrate.run(data, {"m": model}, replace(settings, out=Path(folder)), options)
-        return read_calibration(Path(folder) / "m.calibration.json"), result
+        return Calibration.read(Path(folder) / "m.calibration.json"), result
 
 
 def test_further_strangers_decide_about_thresholds_alone(saved: IDSim, data: Manifest) -> None:
@@ -186,4 +186,4 @@ def test_a_calibration_records_where_its_images_come_from(
     data = data.replace(engine=[cycle[k % len(cycle)] for k in range(len(data))])
     found, _ = calibrated(data, saved, QUICK, CalibrateOptions())
     assert found.data["origin"] == origin
-    assert found.rests_on_photos == (origin == "photos")
+    assert ("not on photos" in found.basis) == (origin != "photos")

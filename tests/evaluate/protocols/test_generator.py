@@ -30,9 +30,9 @@ from idmetric.evaluate.protocols.generator.outputs import read
 from idmetric.evaluate.protocols.generator_methods import GeneratorOptions, add_differences, run
 from idmetric.evaluate.report.evaluation import eval_page
 from idmetric.evaluate.report.verdict import verdict
-from idmetric.metric.calibration import CalibrationError
 from idmetric.metric.embedder import Embedder
 from idmetric.metric.images import describe, read_image
+from idmetric.scoring.calibration import CalibrationError, calibration_of
 from idmetric.stream import Look
 from tests.evaluate.protocols.parts import PLAIN, Drawn, Images, clip_folder, picture, values
 from tests.runner import Runner
@@ -567,7 +567,7 @@ def test_a_second_run_embeds_nothing(folder: Path, metric: IDSim, monkeypatch: p
 def test_the_threshold_is_that_of_the_calibration(folder: Path, metric: IDSim) -> None:
     tiny = IDSim("tiny", device="cpu")
     [result] = run(given(folder), {"tiny": tiny}, PLAIN)
-    [point] = [t for t in tiny.calibration.thresholds if t["false_accept_rate"] == 0.05]  # type: ignore[union-attr]
+    [point] = [t for t in calibration_of(tiny).thresholds if t["false_accept_rate"] == 0.05]  # type: ignore[union-attr]
     threshold = float(point["distance"])
     of_a = [
         identity >= 1 - threshold
@@ -580,7 +580,7 @@ def test_the_threshold_is_that_of_the_calibration(folder: Path, metric: IDSim) -
     assert (result.settings["same"], result.settings["same_source"]) == (threshold, source)
 
     path = folder / "other.json"
-    tiny.calibration.write(path)  # type: ignore[union-attr]
+    calibration_of(tiny).write(path)  # type: ignore[union-attr]
     [by_file] = run(given(folder), {"tiny": tiny}, PLAIN, GeneratorOptions(calibration=path))
     assert by_file.settings["same_source"] == "other.json, 5 % of pairs"
     with pytest.raises(CalibrationError, match="was made for"):
@@ -589,9 +589,9 @@ def test_the_threshold_is_that_of_the_calibration(folder: Path, metric: IDSim) -
     assert "same" not in values(without, method="a")
 
     # a calibration of higher rates alone gives no threshold
-    high = tuple(t for t in tiny.calibration.thresholds if t["false_accept_rate"] == 0.1)  # type: ignore[union-attr]
-    replace(tiny.calibration, thresholds=high).write(path)  # type: ignore[type-var]
-    with pytest.raises(CalibrationError, match=r"only at 0\.1"):
+    high = tuple(t for t in calibration_of(tiny).thresholds if t["false_accept_rate"] == 0.1)  # type: ignore[union-attr]
+    replace(calibration_of(tiny), thresholds=high).write(path)  # type: ignore[type-var]
+    with pytest.raises(CalibrationError, match=r"--rates 0\.05"):
         run(given(folder), {"tiny": tiny}, PLAIN, GeneratorOptions(calibration=path))
     [chosen] = run(given(folder), {"m": metric}, PLAIN, GeneratorOptions(threshold=2.0))
     assert values(chosen, method="a")["same"].value == values(chosen, method="a")["real same"].value == 1

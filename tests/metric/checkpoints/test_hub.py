@@ -16,6 +16,7 @@ from idmetric.cli.list_models import is_cached
 from idmetric.metric.checkpoints import released
 from idmetric.metric.checkpoints.format import FILES, revision_of
 from idmetric.metric.checkpoints.resolve import resolve
+from idmetric.scoring.calibration import calibration_of
 from tests.hub_server import COMMIT, HubServer
 from tests.metric.checkpoints.test_released import VARIANTS, publish
 from tests.metric.models.test_nearid import SMALL as SMALL_NEARID
@@ -46,7 +47,7 @@ def test_a_model_is_downloaded_once_and_its_commit_is_known(
     options = {"device": "cpu", "cache_dir": str(tmp_path / "here")}
     model = load("owner/model", **options)
     assert model.revision == COMMIT
-    assert model.calibration is None
+    assert calibration_of(model) is None
     assert (tmp_path / "here" / "models--owner--model").is_dir()
     assert not (tmp_path / "cache").exists()
     x, y = torch.rand(1, 3, 64, 64), torch.rand(1, 3, 64, 64)

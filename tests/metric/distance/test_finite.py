@@ -17,10 +17,10 @@ from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, bind
 from idmetric.gallery import Gallery
-from idmetric.metric.calibration import Calibration, Isotonic
 from idmetric.metric.embedding import Embedding, finite_rows, is_finite
 from idmetric.metric.errors import CheckpointError
 from idmetric.metric.files import json_text
+from idmetric.scoring.calibration import Calibration, Isotonic
 from idmetric.scoring.records import Records
 from tests.embed_parts import pictures
 
@@ -117,7 +117,7 @@ def test_a_graph_is_neither_checked_nor_cut(metric: IDSim) -> None:
 
 
 def test_a_distance_that_is_not_finite_has_no_probability() -> None:
-    model = load("tiny", device="cpu").calibrated_model(files=False)
+    model = load("tiny", device="cpu").calibration_id()
     calibration = Calibration(Isotonic((-3.0, 1.0), (0.1, 0.9)), model, "cls")
     assert calibration.probability([2.0]).tolist() == [0.5]
     with pytest.raises(NonFiniteError, match="has no probability"):

@@ -19,10 +19,10 @@ from idmetric.data.curate.filters import read_rules
 from idmetric.data.frames.extract import folder_name as clip_folder
 from idmetric.evaluate.protocols.common.result import slug
 from idmetric.evaluate.settings import from_file
-from idmetric.metric.calibration import read_calibration
 from idmetric.metric.checkpoints.format import read_json
 from idmetric.metric.errors import CheckpointError
 from idmetric.metric.files import OutputError, read_json_file, replacing, writing
+from idmetric.scoring.calibration import Calibration
 from idmetric.store import folder_name as gallery_folder
 from idmetric.train.loop import TrainSettings
 from tests.hub_server import COMMIT, HubServer
@@ -104,13 +104,13 @@ def test_text_from_pipes_devices_and_giants_is_refused(tmp_path: Path) -> None:
     (tmp_path / "folder.json").mkdir()
     with (tmp_path / "giant.json").open("wb") as file:
         file.truncate(2**24 + 1)  # of zeros that take no room
-    for read in (read_json_file, read_json, read_calibration, read_rules, lambda path: from_file(path, TrainSettings)):
+    for read in (read_json_file, read_json, Calibration.read, read_rules, lambda path: from_file(path, TrainSettings)):
         for name in ("pipe.json", "zero.json"):
             with pytest.raises((OSError, ValueError, CheckpointError), match="a pipe or a device"):
                 read(tmp_path / name)
         with pytest.raises((OSError, ValueError, CheckpointError), match=r"folder\.json"):
             read(tmp_path / "folder.json")
-    for read in (read_json, read_calibration):
+    for read in (read_json, Calibration.read):
         with pytest.raises((OSError, ValueError, CheckpointError), match=r"giant\.json.* more than 16777216 bytes"):
             read(tmp_path / "giant.json")
 

@@ -21,10 +21,8 @@ from numpy.typing import NDArray
 from idmetric.evaluate.protocols.common.columns import Array
 from idmetric.evaluate.protocols.common.paper_numbers import missing_rows, open_points
 from idmetric.evaluate.protocols.common.result import Result
-from idmetric.metric.calibration import PAIR_RATE, CalibrationError
-from idmetric.metric.calibration import read_calibration as read_calibration
 from idmetric.metric.distance import distance, distance_matrix, needs_patches
-from idmetric.scoring.calibrations import STORED, limit_at
+from idmetric.scoring.calibration import PAIR_RATE, CalibrationError, calibration_of
 from idmetric.scoring.limits import Limit
 from idmetric.store import settings_digest
 from idmetric.stream import Head, Look, PlainVectorModel, VectorModel, Want
@@ -467,20 +465,11 @@ def calibrated(
 
     if not isinstance(model, Embedder):
         return None
-    calibration = model.calibration
-    source = model.calibration_source or STORED
-    if file is not None:
-        source = file
-        calibration = read_calibration(file)
-        calibration.check_model(model.calibrated_model())
-        calibration.check_distance(settings.distance)
-        calibration.check_outside(settings.outside)
+    calibration = calibration_of(model, file, settings.distance, settings.outside)
     if calibration is None:
         return None
-    if calibration.distance != settings.distance or calibration.outside != settings.outside:
-        return None
     try:
-        return limit_at(calibration, rate, source)
+        return calibration.threshold_at(rate)
     except CalibrationError:
         if file is not None:
             raise

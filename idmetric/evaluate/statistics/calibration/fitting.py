@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from idmetric.evaluate.statistics.calibration.thresholds import both_kinds
 from idmetric.evaluate.statistics.checks import Truths
-from idmetric.metric.calibration import Isotonic
 from idmetric.metric.files import need
+from idmetric.scoring.calibration import Isotonic
 
 Array = NDArray[np.float64]
 
