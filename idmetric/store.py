@@ -17,12 +17,14 @@ import json
 import os
 import re
 import time
+import warnings
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,9 +34,6 @@ from idmetric.metric.embedding import Embedding, concatenate, serialized
 from idmetric.metric.files import StrPath, new_digest, read_bytes, refuse_irregular, replacing, writing
 from idmetric.metric.lazy import LazyModule
 from idmetric.metric.paths import is_hidden
-
-if TYPE_CHECKING:
-    pass
 
 # Names of stored embeddings: a folder for each model and way of looking, a key for the content of each image.
 #
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
 torch: Any = LazyModule("torch")  # a command's --help does without
 
 MASKED = "-m"
+counts: Counter[str] = Counter()  # of this process: embeddings "asked" of its stores, and "made" for them
 VARIABLE = "IDMETRIC_CACHE"  # of the environment: the folder of embeddings for all commands that name none
 
 
@@ -94,23 +94,22 @@ def stores_in(folder: StrPath, name: str) -> list[Path]:
 # Images
 
 
-def content_key(image: bytes, mask: bytes | None = None) -> str:
-    """Return the key of exactly this content: 32 hex digits, followed by `MASKED` for a masked image."""
+def content_key(image: bytes, mask: bytes | None = None, look: str = "") -> str:
+    """Return the key of exactly this content: 32 hex digits, followed by `MASKED` for a masked image.
+
+    Args:
+        look: what becomes of the pixels outside of the mask, where that is known.
+    """
     digest = hashlib.blake2b(image, digest_size=16)
     if mask is None:
         return digest.hexdigest()
-    digest.update(b"\0" + hashlib.blake2b(mask, digest_size=16).digest())
+    digest.update(b"\0" + hashlib.blake2b(mask, digest_size=16).digest() + look.encode())
     return digest.hexdigest() + MASKED
 
 
-def is_masked(key: str) -> bool:
-    """Whether a key is of a masked image."""
-    return MASKED in key
-
-
-def key_of(image: StrPath | bytes, mask: StrPath | bytes | None = None) -> str:
+def key_of(image: StrPath | bytes, mask: StrPath | bytes | None = None, look: str = "") -> str:
     """Return the `content_key` of an image and its mask, given by their files or bytes; raises as `content`."""
-    return content_key(content(image), None if mask is None else content(mask))
+    return content_key(content(image), None if mask is None else content(mask), look)
 
 
 def content(source: StrPath | bytes) -> bytes:
@@ -214,6 +213,8 @@ class Store:
         folder: created with the first shard.
         patches: keep patch tokens as well as global features; shards without them are then ignored.
         model: `Embedding.model` of all embeddings read here; default: the model that each shard names.
+        is_needed: embeddings are read from here later, so that a full disk is an error; otherwise nothing more is kept
+            then, with a warning.
 
     Attributes:
         unsaved: keys added since the last shard was written. added: number of embeddings added so far.
@@ -223,11 +224,14 @@ class Store:
         OSError: if the folder or a shard cannot be read.
     """
 
-    def __init__(self, folder: Path, patches: bool = False, model: str | None = None) -> None:
+    def __init__(self, folder: Path, patches: bool = False, model: str | None = None, is_needed: bool = False) -> None:
         self.folder = folder
         self.patches = patches
         self.model = model
         self.added = 0
+        self.counts = counts
+        self.is_needed = is_needed
+        self._is_full = False
         self.drop()
         self._rows: dict[str, tuple[Path, int]] = {}
         for path in shards_in(folder, *_KINDS):
@@ -247,10 +251,13 @@ class Store:
 
     def add(self, keys: Sequence[str], embedding: Embedding) -> None:
         """Add embeddings, on the CPU; a shard is written once many wait, or one for half a minute."""
+        if self._is_full:
+            return
         if not self._waiting:
             self._since = time.monotonic()
         self.unsaved.update(keys)
         self.added += len(keys)
+        self.counts["made"] += len(keys)
         self._waiting.append((keys, embedding))
         for tensor in (embedding.cls, embedding.patches, embedding.weights):
             self._waiting_bytes += 0 if tensor is None else tensor.nbytes
@@ -269,7 +276,15 @@ class Store:
             header = {_KEYS: " ".join(keys), _FOLDER: self.folder.name}
             data = serialized(embedding, header)
             kind = "patches" if self.patches else "cls"
-            path = write_shard(self.folder, kind, data)
+            try:
+                path = write_shard(self.folder, kind, data)
+            except OSError as error:
+                if self.is_needed:
+                    raise
+                self._is_full = True
+                self.drop()
+                warnings.warn(f"the cache is not complete ({error}); the scores are", stacklevel=2)
+                return
             self._rows |= {key: (path, row) for row, key in enumerate(keys)}
         self.drop()
 
@@ -313,6 +328,9 @@ class Store:
 
     def readable(self, keys: Sequence[str]) -> dict[str, Embedding]:
         """Embeddings of those keys that it holds; errors as in `embedding`."""
+        self.counts["asked"] += len(keys)
+        if not self.unsaved.isdisjoint(keys):
+            self.save()
         stored = [key for key in dict.fromkeys(keys) if key in self]
         return dict(zip(stored, self.embedding(stored), strict=True)) if stored else {}
 
@@ -374,6 +392,3 @@ def _read_rows(path: Path, rows: Sequence[int], patches: bool) -> Embedding:
             stored = file.get_slice(name)
             tensors[name] = torch.cat([stored[row : row + 1] for row in rows])
         return Embedding.of(tensors, head)
-
-
-# A folder of embeddings: a `Store` for each encoder and each part of images that it sees.

@@ -1,27 +1,22 @@
-"""Items read ahead in threads, in batches.
+"""The way from items to embeddings: threads read and prepare, one model embeds batch by batch.
 
-    for batch in batches(paths, read, batch_size=32):
-        ...
+    for seen in embedded(items_of_images(images, masks), metric, store=open_store("kept", metric)):
+        seen.item.name, seen.embedding.cls
 
-Reading gives an `Input` for each item: the pixels to embed, or none if the embedding is stored already or the image
-cannot be used. The caller decides whether such an image is skipped or stops the run.
+Each file is opened once, and decoded once for the model and for what the caller takes of its picture. Content that a
+store holds is not embedded again, and not decoded either, unless something is taken of it. Callers with several models
+run one after the other.
 """
 
 from __future__ import annotations
 
 import os
-import warnings
-from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from idmetric.metric.embedding import Embedding, NonFiniteError, concatenate, reason, shown
 from idmetric.metric.files import in_order, writing
@@ -43,29 +38,32 @@ from idmetric.metric.images import (
     read_image,
 )
 from idmetric.metric.lazy import LazyModule
-from idmetric.store import Store, content_key, folder_name, is_masked, settings_digest
+from idmetric.store import Store, content_key, folder_name, settings_digest
 
 if TYPE_CHECKING:
     from PIL import Image
     from torch import Tensor
 
     from idmetric.metric.embedder import Embedder
-    from idmetric.metric.embedding import Embedding
-    from idmetric.metric.images import Color, ImageLike, MaskId, Outside
+    from idmetric.metric.images import Color, ImageLike
     from idmetric.metric.masks import MaskLike
 
 torch: Any = LazyModule("torch")  # a command's --help does without
 
+OnError = Literal["fail", "skip"]
+_MOST_STORED = 4  # a batch ends after so many times its size, even if most of it is stored
 
-# The models of images that the stream reads for.
+
+# Models, items, and what comes back
 
 
 class PlainModel:
-    """A model other than an `Embedder`, such as a baseline: images are seen on white, with all of their pixels."""
+    """A model other than an `Embedder`, such as a baseline: it sees images on white, with all of their pixels."""
 
     background: Color = WHITE
     reads_words = False
     has_patches = False
+    may_see_nothing = False
     dtype: Any = "float32"
 
     def signature(self) -> dict[str, str]:
@@ -82,17 +80,9 @@ class PlainModel:
         """See `Embedder.model_id`."""
         return self.label
 
-    def about(self, outside: Outside | None = None, mask_id: MaskId | None = None) -> dict[str, str]:
+    def about(self) -> dict[str, str]:
         """See `Embedder.about`."""
-        facts = {**self.signature(), "background": str(self.background), "outside": outside or "all"}
-        if mask_id is not None:
-            facts["mask_id"] = str(mask_id)
-        return facts
-
-    @property
-    def decoding(self) -> Hashable:
-        """See `Embedder.decoding`."""
-        return self.background, "standard"
+        return {**self.signature(), "background": str(self.background)}
 
     def read_image(self, image: ImageLike) -> Image.Image:
         """See `Embedder.read_image`."""
@@ -105,22 +95,12 @@ class PlainModel:
         """See `Embedder.prepare`; pictures are RGB images, and None for a text alone of models that read words."""
         raise NotImplementedError
 
-
-class PlainVectorModel(PlainModel):
-    """A `PlainModel` that embeds images."""
-
-    may_see_nothing = False
-
     def embed_prepared(self, batch: Sequence[Any], patches: bool = True) -> Embedding:
         """See `Embedder.embed_prepared`."""
         raise NotImplementedError
 
 
-ImageModel: TypeAlias = "Embedder | PlainModel"  # images are prepared for it
-VectorModel: TypeAlias = "Embedder | PlainVectorModel"  # which also embeds them
-
-
-# What is to be embedded, which part of it, and what comes back.
+ImageModel: TypeAlias = "Embedder | PlainModel"
 
 
 @dataclass(frozen=True)
@@ -129,7 +109,7 @@ class Part:
 
     Attributes:
         pixels: what is seen. cover: how much of each pixel its mask covers, (h, w); None without a mask.
-        key: names it among the parts of its image in a cache; "": it is the whole image; None: it is not kept.
+        key: names it among the parts of its image in a store; "": it is the whole image; None: it is not kept.
     """
 
     pixels: Picture
@@ -146,8 +126,7 @@ class Item:
         image: as `Embedder.embed` takes it, or a function that gives it, called in a thread; None for a text alone.
         mask: of its subject, or a function that gives it.
         words: all text for models that read it, the instruction included; None: their default.
-        parts: a function of the decoded picture, called in a thread: each part is embedded for itself, in place of the
-            image. All encoders see parts of one picture, as the first of them decodes it.
+        parts: a function of the decoded picture, called in a thread; each part is embedded in place of the image.
         problem: why it cannot be used, if that is known before it is read.
         source: what the caller made it of, for the caller alone.
     """
@@ -163,7 +142,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Look:
-    """Which part of each image encoders see.
+    """Which part of each image a model sees.
 
     Attributes:
         masked: only the subject that masks select; images without a mask are seen whole.
@@ -175,13 +154,13 @@ class Look:
     outside: Outside = "black"
     mask_id: MaskId | None = None
 
+    def __str__(self) -> str:
+        """As keys of masked images name it."""
+        return f"{self.outside} {self.mask_id}"
 
-# Called in a thread with an item and its decoded picture, RGB, before anything outside of the mask is painted over
-Want = Callable[[Item, "Image.Image"], Any]
 
-
-# Called in a thread with an item and the bytes of its image, before they are decoded
-Head = Callable[[Item, bytes], Any]
+# Called in a thread with an item and its decoded picture, RGB, before anything outside of its mask is painted over
+Also = Callable[[Item, "Image.Image"], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -189,75 +168,42 @@ class Seen:
     """An item or a part of it that was embedded, or the reason why the item cannot be used.
 
     Attributes:
-        part: the number of the part. An item of which no part was cut has none, and no embeddings.
-        embeddings: one row from each encoder, on the CPU; on its device with a graph, if the pixels require grad.
-        keys: of each encoder's embedding in the cache; "" if it is not kept.
-        problem: why it cannot be used; there are no embeddings then.
-        head: what the `Head` returned; None if the bytes could not be read. wanted: what each `Want` returned.
+        part: the number of the part; an item of which no part was cut has none, and no embedding.
+        key: of the embedding in the store; "" if it is not kept.
+        pixels: the model's input, until it is embedded.
+        embedding: one row, on the CPU; on the model's device with a graph, if the pixels require grad.
+        also: what the caller's function took of the picture.
+        problem: why the item cannot be used; there is no embedding then.
     """
 
     item: Item
     part: int | None = None
-    embeddings: tuple[Embedding, ...] = ()
-    keys: tuple[str, ...] = ()
-    problem: ImageReadError | None = None
-    head: Any = None
-    wanted: tuple[Any, ...] = ()
-
-
-Readable = TypeVar("Readable")
-_KNOWN = 4  # a batch ends after so many times its size even if most of it is stored
-
-
-@dataclass
-class Input(Generic[Readable]):
-    """An image on its way to the model.
-
-    Attributes:
-        item: what was to be read. key: of its content, if it may be stored.
-        pixels: the model's input; None if there is nothing to embed.
-        problem: why the image cannot be used.
-    """
-
-    item: Readable
     key: str = ""
     pixels: Any = None
-    problem: str = ""
+    embedding: Embedding | None = None
+    also: Mapping[str, Any] = field(default_factory=dict)
+    problem: ImageReadError | None = None
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the store holds its embedding, or will."""
+        return bool(self.key) and self.problem is None
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return self.item.name if self.part is None else f"region {self.part} of {self.item.name}"
+
+    @property
+    def row(self) -> Embedding:
+        """The embedding of an item that was embedded."""
+        assert self.embedding is not None
+        return self.embedding
 
 
-AnyInput = TypeVar("AnyInput", bound=Input[Any])
-
-
-@dataclass(frozen=True)
-class ContentSource:
-    """The bytes of an image and of its subject's mask, which messages call by the names of their files.
-
-    Attributes:
-        key: of the content, see `keys.content_key`.
-    """
-
-    image: Named
-    mask: Named | None
-    key: str
-
-    @classmethod
-    def of(cls, image: Named, mask: Named | None = None) -> ContentSource:
-        """A source of bytes that are read already."""
-        key = content_key(image.getvalue(), None if mask is None else mask.getvalue())
-        return cls(image, mask, key)
-
-    @classmethod
-    def read(cls, image: str | bytes | Named, mask: str | bytes | Named | None = None) -> ContentSource:
-        """Read files; ImageReadError names one that cannot be read."""
-        return cls.of(_named(image), None if mask is None else _named(mask))
-
-
-def _named(source: str | bytes | Named) -> Named:
-    if isinstance(source, Named):
-        return source
-    if isinstance(source, bytes):
-        return Named(source, describe(source))
-    return read_file(source)
+def items_of_images(images: Sequence[Any], masks: Sequence[Any]) -> list[Item]:
+    """Images of any kind, and their masks or None, as items with their names."""
+    return [Item(describe(image), image, mask) for image, mask in zip(images, masks, strict=True)]
 
 
 def problem_of(error: ImageReadError, image: str) -> str:
@@ -274,41 +220,224 @@ def threads(workers: int | None) -> int:
     return workers
 
 
-def batches(
-    items: Iterable[Readable],
-    read: Callable[[Readable], AnyInput],
+def open_store(folder: Path, metric: ImageModel, *, patches: bool = False, is_needed: bool = False) -> Store:
+    """The store of a model in a folder of embeddings; OutputError if the folder cannot be made."""
+    with writing(folder):  # before anything is embedded
+        folder.mkdir(parents=True, exist_ok=True)
+    return Store(folder / folder_name(metric.about()), patches, metric.model_id, is_needed)
+
+
+# From items to embeddings
+
+
+def embedded(
+    items: Iterable[Item],
+    metric: ImageModel,
+    look: Look = Look(),  # immutable
     *,
-    batch_size: int,
+    store: Store | None = None,
+    also: Also | None = None,
+    patches: bool = False,
+    batch_size: int = 32,
     workers: int | None = None,
-) -> Generator[list[AnyInput], None, None]:
-    """Read items in threads (`workers`; 0: in turn), and yield them in order, `batch_size` images to embed at a time.
+    ahead: int | None = None,
+    on_error: OnError = "fail",
+    keeps_graph: bool = False,
+) -> Generator[Seen, None, None]:
+    """Embed items, and yield them, or their parts, in order.
 
-    At most three batches of pixels are in memory, see `grouped`.
+    Args:
+        look: which part of images with a mask the model sees.
+        store: of this model; it is saved in the end, also if the run is stopped.
+        also: takes what the caller needs of each picture, see `Seen.also`.
+        patches: embeddings have patches, where the model has them.
+        batch_size: images or parts per pass. workers: threads that read; default: one for each core, at most 8; 0: in
+            turn.
+        ahead: items that are read before they are embedded; default: two batches.
+        on_error: raise for the first item that cannot be used, or yield it with its `problem`.
+        keeps_graph: pixels that require grad are embedded with their graph, in the caller's grad mode. They are not
+            checked to be finite, so as not to wait for the device.
 
     Raises:
-        ValueError: for a batch size below 1. Whatever `read` raises.
-    """
-    with closing(in_order(read, items, threads=threads(workers), waiting=2 * batch_size)) as ahead:
-        yield from grouped(ahead, batch_size)
-
-
-def grouped(images: Iterable[AnyInput], batch_size: int) -> Generator[list[AnyInput], None, None]:
-    """Batches with `batch_size` images to embed; a batch is emptied when the next one is wanted.
-
-    If a stopped run is resumed, stored images do not change the batches of the remaining ones.
-
-    Raises:
-        ValueError: for a batch size below 1.
+        ValueError: for a batch size below 1. ImageReadError, NonFiniteError: with on_error="fail".
     """
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-    batch: list[AnyInput] = []
+    reader = Reader(metric, look, store, also)
+    stream = reader.read_ahead(items, workers, ahead or 2 * batch_size, at_once=batch_size)
+    try:
+        with closing(stream):
+            for batch in batches(stream, batch_size):
+                stored = {} if store is None else store.readable([seen.key for seen in batch if seen.is_kept])
+                for number, seen in enumerate(batch):
+                    if seen.is_kept and seen.pixels is None and seen.key not in stored:  # damaged, or not written
+                        batch[number] = seen = reader.read_again(seen)
+                    if seen.problem is not None and on_error == "fail":
+                        raise seen.problem
+                yield from _embedded(batch, stored, metric, store, patches, on_error, keeps_graph)
+    finally:
+        if store is not None:
+            store.save()
+
+
+def embedding_of(items: Iterable[Item], metric: ImageModel, look: Look = Look(), **options: Any) -> Embedding:
+    """The embedding of items, on the CPU; `options` of `embedded`, which raises for unusable items."""
+    return concatenate([seen.row for seen in embedded(items, metric, look, **options)])
+
+
+# Reading
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Reads items and prepares them for a model; arguments as of `embedded`."""
+
+    metric: ImageModel
+    look: Look = Look()
+    store: Store | None = None
+    also: Also | None = None
+
+    def read_ahead(
+        self, items: Iterable[Item], workers: int | None, ahead: int, at_once: int = 1
+    ) -> Generator[Seen, None, None]:
+        """Yield items, or their parts, in order, read in threads.
+
+        Args:
+            at_once: parts of an item that are prepared in a thread; the others are when they are asked for, as all of
+                thousands would fill the memory.
+        """
+
+        def read(item: Item) -> Iterator[Seen]:
+            parts = self.read(item)
+            first = list(islice(parts, max(2, at_once)))  # an item without parts ends, and its picture goes
+            return chain(first, parts)
+
+        with closing(in_order(read, items, threads=threads(workers), waiting=ahead)) as read_items:
+            yield from chain.from_iterable(read_items)
+
+    def read_again(self, seen: Seen) -> Seen:
+        """Read an item, or its part, that the store held when it was read, and does not hold any more."""
+        again = next(islice(self.read(seen.item), seen.part or 0, None))
+        return replace(again, also=seen.also)
+
+    def read(self, item: Item) -> Generator[Seen, None, None]:
+        """Yield an item, or its parts, with their pixels unless the store holds them; last a problem, if it has one."""
+        content = ""
+        image_name = item.name
+        try:
+            if item.problem is not None:
+                raise item.problem
+            image: Any = item.image() if callable(item.image) else item.image
+            mask: Any = item.mask() if callable(item.mask) else item.mask
+            if image is not None and not isinstance(image, str | os.PathLike):
+                image_name = describe(image)
+            if self.store is not None:
+                image, mask, content = _with_key(image, mask, self.look)
+            if item.parts is None:
+                yield self._whole(item, image, mask, content)
+            else:
+                yield from self._parts(item, item.parts, image, content)
+        except ImageReadError as error:
+            is_of_image = error.source == image_name
+            problem = ImageReadError(item.name, error.reason) if is_of_image else error
+            yield Seen(item, key=content, problem=problem)
+
+    def _whole(self, item: Item, image: Any, mask: Any, content: str) -> Seen:
+        key = self._key(item, content)
+        is_stored = self._is_stored(key)
+        if image is None:
+            with naming(item.name):
+                return Seen(item, key=key, pixels=None if is_stored else self.metric.prepare(None, None, item.words))
+        if is_stored and self.also is None:
+            return Seen(item, key=key)
+
+        picture = self._decoded(image)
+        taken = self._taken(item, picture)
+        if is_stored:
+            return Seen(item, key=key, also=taken)
+        cover = None
+        if mask is not None:
+            from idmetric.metric.masks import cut_out, labeled  # torch
+
+            self.metric.check_mask(mask)
+            subject_mask = labeled(mask, self.look.mask_id)
+            picture, cover = cut_out(picture, subject_mask, self.look.outside, background=self.metric.background)
+        return Seen(item, key=key, pixels=self.metric.prepare(picture, cover, item.words), also=taken)
+
+    def _parts(self, item: Item, cut: Callable[[Picture], Iterable[Part]], image: Any, content: str) -> Iterator[Seen]:
+        """The parts of an image, in order; the item alone if there are none."""
+        picture = self._decoded(image)
+        taken = self._taken(item, picture)
+        number = -1
+        for number, part in enumerate(cut(picture)):
+            key = "" if part.key is None else self._key(item, content, part.key)
+            pixels = None
+            if not self._is_stored(key):
+                pixels = self.metric.prepare(part.pixels, part.cover, item.words)
+            yield Seen(item, number, key, pixels, also=taken)
+        if number < 0:
+            yield Seen(item, also=taken)
+
+    def _decoded(self, image: Any) -> Picture:
+        """The picture, RGB; float pixels stay as they are."""
+        if is_array(image) and is_float(image):
+            with naming(image):
+                return float_pixels(image, self.metric.background)
+        return self.metric.read_image(image)
+
+    def _taken(self, item: Item, picture: Picture) -> Mapping[str, Any]:
+        if self.also is None:
+            return {}
+        return self.also(item, image_of_pixels(picture) if is_tensor(picture) else picture)
+
+    def _key(self, item: Item, content: str, part: str = "") -> str:
+        """The key of an embedding, which depends on the words for models that read them; "" if it is not kept."""
+        if not content:
+            return ""
+        key = f"{content}-{part}" if part else content
+        if item.words is not None and self.metric.reads_words:
+            key += f"-{settings_digest({'words': item.words})}"
+        return key
+
+    def _is_stored(self, key: str) -> bool:
+        return self.store is not None and bool(key) and key in self.store
+
+
+def _with_key(image: Any, mask: Any, look: Look) -> tuple[Any, Any, str]:
+    """An image and its mask with their content's key, both read if they are files; "" for images in memory."""
+    if image is None:
+        return None, None, "text"
+    files = (str, os.PathLike, bytes, Named)
+    if not isinstance(image, files) or not isinstance(mask, (*files, type(None))):
+        return image, mask, ""
+    image = _bytes(image)
+    if mask is None:
+        return image, None, content_key(image.getvalue())
+    mask = _bytes(mask)
+    return image, mask, content_key(image.getvalue(), mask.getvalue(), str(look))
+
+
+def _bytes(source: Any) -> Named:
+    if isinstance(source, Named):
+        return source
+    return Named(source, describe(source)) if isinstance(source, bytes) else read_file(source)
+
+
+# Embedding
+
+
+def batches(stream: Iterable[Seen], batch_size: int) -> Iterator[list[Seen]]:
+    """Batches with `batch_size` inputs of the model; a batch is emptied when the next one is asked for.
+
+    Stored items before or between the others do not change their batches, so that a resumed run gives equal numbers.
+    """
+    batch: list[Seen] = []
     fresh = 0
-    for image in images:
-        batch.append(image)
-        fresh += image.pixels is not None
-        del image  # held only by the batch
-        most = _KNOWN * batch_size if fresh else batch_size
+    for seen in stream:
+        batch.append(seen)
+        fresh += seen.pixels is not None
+        del seen  # held only by the batch
+        most = _MOST_STORED * batch_size if fresh else batch_size
         if fresh == batch_size or len(batch) == most:
             yield batch
             batch.clear()
@@ -317,566 +446,71 @@ def grouped(images: Iterable[AnyInput], batch_size: int) -> Generator[list[AnyIn
         yield batch
 
 
-# Reads items and prepares them for encoders, in the threads of the stream.
-#
-# reader = Reader([metric], Look())
-# reader.read(Item("a.jpg", "a.jpg")).pixels  # the input of each encoder
+def _embedded(
+    batch: Sequence[Seen],
+    stored: Mapping[str, Embedding],
+    metric: ImageModel,
+    store: Store | None,
+    patches: bool,
+    on_error: OnError,
+    keeps_graph: bool,
+) -> Iterator[Seen]:
+    """Yield a batch in order, with the embeddings that are stored or made now; equal contents are embedded once."""
+    rows = dict(stored)
+    fresh: dict[str, Seen] = {}  # by key, or by the place in the batch
+    for number, seen in enumerate(batch):
+        name = seen.key or str(number)
+        if seen.problem is None and seen.pixels is not None and name not in rows:
+            fresh.setdefault(name, seen)
 
-_TEXT = "text"  # key of an item without an image, before that of its words
-OnError = Literal["fail", "skip"]
-
-
-@dataclass
-class Tally:
-    """How many embeddings of images were asked of caches, and how many of them were made."""
-
-    asked: int = 0
-    made: int = 0
-
-    def __str__(self) -> str:
-        return f"embedded {self.made:,} of {self.asked:,} images"
-
-
-_tally: ContextVar[Tally | None] = ContextVar("tally", default=None)
-
-
-@contextmanager
-def tallied() -> Iterator[Tally]:
-    """Count what caches that are opened in the block are asked for."""
-    tally = Tally()
-    token = _tally.set(tally)
-    try:
-        yield tally
-    finally:
-        _tally.reset(token)
-
-
-class Cache:
-    """Embeddings on disk by encoder; whole images and masked ones lie apart.
-
-    Args:
-        folder: made if it does not exist.
-        patches: keep patch tokens as well.
-        is_needed: embeddings are read from here, so that a full disk is an error; otherwise nothing more is kept then,
-            with a warning.
-
-    Raises:
-        OutputError: if the folder cannot be made, or, where it is needed, written to.
-    """
-
-    def __init__(
-        self,
-        folder: Path,
-        encoders: Sequence[VectorModel],
-        look: Look,
-        *,
-        patches: bool = False,
-        is_needed: bool = False,
-    ) -> None:
-        with writing(folder):  # before anything is embedded
-            folder.mkdir(parents=True, exist_ok=True)
-        self.tally = _tally.get() or Tally()
-        self._is_needed = is_needed
-        self._is_full = False
-        self._stores: list[tuple[Store, Store]] = []  # of each encoder, for whole and for masked images
-        for encoder in encoders:
-            of_whole = folder / folder_name(encoder.about())
-            of_masked = folder / folder_name(encoder.about(look.outside, look.mask_id))
-            whole_store = Store(of_whole, patches, encoder.model_id)
-            masked_store = Store(of_masked, patches, encoder.model_id)
-            self._stores.append((whole_store, masked_store))
-
-    @classmethod
-    def of_store(cls, store: Store) -> Cache:
-        """A cache of one encoder that has whole and masked images in one store."""
-        cache = cls.__new__(cls)
-        cache.tally = _tally.get() or Tally()
-        cache._is_needed = True
-        cache._is_full = False
-        cache._stores = [(store, store)]
-        return cache
-
-    def has(self, encoder: int, key: str) -> bool:
-        """Whether an encoder's embedding of this content is kept; encoders are numbered."""
-        return key in self._stores[encoder][is_masked(key)]
-
-    def add(self, encoder: int, row_of_key: Mapping[str, int], embedding: Embedding) -> None:
-        """Keep rows of an embedding on the CPU, by their contents."""
-        for masked, store in enumerate(self._stores[encoder]):
-            rows = {key: row for key, row in row_of_key.items() if is_masked(key) == masked}
-            if rows:
-                self._write(store.add, list(rows), embedding[list(rows.values())])
-
-    def readable(self, encoder: int, keys: Sequence[str]) -> dict[str, Embedding]:
-        """The embeddings of those contents that are kept; errors as in `embedding`."""
-        embeddings: dict[str, Embedding] = {}
-        for masked, store in enumerate(self._stores[encoder]):
-            if store.unsaved:
-                self._write(store.save)
-            embeddings |= store.readable([key for key in keys if is_masked(key) == masked])
-        return embeddings
-
-    def vectors(self, encoder: int, keys: Sequence[str]) -> NDArray[np.float32]:
-        """Global features (N, D) of kept contents; raises as `embedding`."""
-        whole, masked = self._stores[encoder]
-        rows_of_masked = [row for row, key in enumerate(keys) if is_masked(key)]
-        if not rows_of_masked:
-            return whole.vectors(keys)
-        rows_of_whole = [row for row, key in enumerate(keys) if not is_masked(key)]
-        if not rows_of_whole:
-            return masked.vectors(keys)
-        of_whole = whole.vectors([keys[row] for row in rows_of_whole])
-        vectors = np.empty((len(keys), of_whole.shape[1]), dtype=np.float32)
-        vectors[rows_of_whole] = of_whole
-        vectors[rows_of_masked] = masked.vectors([keys[row] for row in rows_of_masked])
-        return vectors
-
-    def embedding(self, encoder: int, keys: Sequence[str]) -> Embedding:
-        """Embeddings of kept contents, with patches if they are kept.
-
-        Raises:
-            KeyError, ShardError, OSError: as `Store.embedding`.
-        """
-        parts = []
-        order: list[int] = []
-        for masked, store in enumerate(self._stores[encoder]):
-            rows = [row for row, key in enumerate(keys) if is_masked(key) == masked]
-            if rows:
-                parts.append(store.embedding([keys[row] for row in rows]))
-                order += rows
-        return concatenate(parts)[torch.tensor(order).argsort()]
-
-    def save(self) -> None:
-        """Write everything that is not in a file yet."""
-        for store in self._all():
-            self._write(store.save)
-
-    def _all(self) -> list[Store]:
-        stores: list[Store] = []
-        for of_encoder in self._stores:
-            stores += of_encoder
-        return stores
-
-    def _write(self, write: Callable[..., None], *args: Any) -> None:
-        if self._is_full:
-            return
-        try:
-            write(*args)
-        except OSError as error:
-            if self._is_needed:
-                raise
-            self._is_full = True
-            for store in self._all():
-                store.drop()
-            warnings.warn(f"the cache is not complete ({error}); the scores are", stacklevel=2)
-
-
-@dataclass
-class ReadItem(Input[Item]):
-    """An item or a part that was read.
-
-    Attributes:
-        pixels: the inputs, by the numbers of the encoders that are to embed it, or None.
-        is_empty: whether no part was cut out of the item, so that there is nothing to embed.
-        requires_grad: whether a graph leads to the pixels. image_name: as errors call an image that was fetched late.
-    """
-
-    part: int | None = None
-    is_empty: bool = False
-    requires_grad: bool = False
-    image_name: str = ""
-    error: ImageReadError | None = None
-    head: Any = None
-    wanted: tuple[Any, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """For messages."""
-        if self.part is None:
-            return self.item.name
-        return f"region {self.part} of {self.item.name}"
-
-
-class Reader:
-    """Reads items and prepares them for encoders, in threads.
-
-    Args:
-        encoders: they are numbered.
-        is_known: whether an encoder, by its number, needs no more of a content, by its key; None: contents get no keys.
-        wants: see `embedded`.
-    """
-
-    def __init__(
-        self,
-        encoders: Sequence[ImageModel],
-        look: Look,
-        *,
-        on_error: OnError = "fail",
-        is_known: Callable[[int, str], bool] | None = None,
-        wants: Sequence[Want] = (),
-    ) -> None:
-        self.encoders = encoders
-        self.look = look
-        self.on_error = on_error
-        self.is_known = is_known
-        self.head: Head | None = None
-        self.wants = wants
-
-    def read(self, item: Item) -> ReadItem:
-        """Read an item without parts; ImageReadError with on_error="fail"."""
-        read = ReadItem(item)
-        try:
-            self._read(item, read)
-        except ImageReadError as error:
-            return self._failed(item, error, read)
-        return read
-
-    def read_parts(self, item: Item, at_once: int) -> Iterator[ReadItem]:
-        """Read an item, and prepare its parts: the first ones at once, the others when they are asked for.
-
-        All of thousands would fill the memory.
-        """
-        if item.parts is None:
-            return iter([self.read(item)])
-        opened = ReadItem(item)
-        parts = self._parts(item, opened)
-        try:
-            first = list(islice(parts, at_once))
-        except ImageReadError as error:
-            return iter([self._failed(item, error, opened)])
-        return chain(first, self._remaining(parts, item, opened))
-
-    def _remaining(self, parts: Iterator[ReadItem], item: Item, opened: ReadItem) -> Iterator[ReadItem]:
-        try:
-            yield from parts
-        except ImageReadError as error:
-            yield self._failed(item, error, opened)
-
-    def _failed(self, item: Item, raised: ImageReadError, read: ReadItem) -> ReadItem:
-        error = raised
-        if read.image_name and raised.source == read.image_name:
-            error = ImageReadError(item.name, raised.reason)
-        if self.on_error == "fail":
-            raise error from raised.__cause__
-        return ReadItem(item, read.key, problem=str(error), error=error, head=read.head)
-
-    def _read(self, item: Item, read: ReadItem) -> None:
-        image, mask = self._opened(item, read)
-        inputs = {}
-        pictures: dict[Hashable, Picture] = {}
-        for number, encoder in enumerate(self.encoders):
-            if self._is_known(number, read):
+    reasons: dict[str, str] = {}
+    if fresh:
+        embedding, reasons_of_rows = _embedding(list(fresh.values()), metric, patches, on_error, keeps_graph)
+        kept = {}
+        for row, (name, seen) in enumerate(fresh.items()):
+            if row in reasons_of_rows:
+                reasons[name] = reasons_of_rows[row]
                 continue
-            if image is None:
-                inputs[number] = _words_prepared(encoder, item)
-                continue
-            picture = _decoded(encoder, image, pictures)
-            read.requires_grad |= _requires_grad(picture)
-            part, cover = self._part(encoder, picture, mask)
-            inputs[number] = encoder.prepare(part, cover, item.words)
-        read.pixels = inputs or None
-        if self.wants and image is not None:
-            if not pictures:
-                _decoded(self.encoders[0], image, pictures)
-            read.wanted = self._wanted(item, next(iter(pictures.values())))
+            rows[name] = embedding[[row]]  # a copy: a slice would keep its whole batch
+            if seen.key:
+                kept[seen.key] = row
+        if store is not None and kept:
+            store.add(list(kept), embedding[list(kept.values())])
 
-    def _parts(self, item: Item, opened: ReadItem) -> Iterator[ReadItem]:
-        """The parts of an image, in order; one that is empty if there are none."""
-        image, _ = self._opened(item, opened)
-        picture = _decoded(self.encoders[0], image, {})
-        # kept are embeddings of the pixels that each encoder decodes by itself
-        decodings = {encoder.decoding for encoder in self.encoders}
-        if len(decodings) > 1:
-            opened.key = ""
-        wanted = self._wanted(item, picture)
-        assert item.parts is not None
-        number = -1
-        for number, part in enumerate(item.parts(picture)):
-            read = ReadItem(item, part=number, requires_grad=_requires_grad(picture), wanted=wanted)
-            if opened.key and part.key is not None:
-                read.key = opened.key
-                if part.key:
-                    read.key = f"{opened.key}-{part.key}"
-            inputs = {}
-            for encoder_number, encoder in enumerate(self.encoders):
-                if not self._is_known(encoder_number, read):
-                    inputs[encoder_number] = encoder.prepare(part.pixels, part.cover, item.words)
-            read.pixels = inputs or None
-            yield read
-        if number < 0:
-            yield ReadItem(item, is_empty=True, wanted=wanted)
-
-    def _opened(self, item: Item, read: ReadItem) -> tuple[Any, Any]:
-        """Image and mask of an item, and the key of their content, if it may be kept."""
-        if item.problem is not None:
-            raise item.problem
-        image: Any = item.image() if callable(item.image) else item.image
-        mask: Any = item.mask() if callable(item.mask) else item.mask
-        if not isinstance(image, str | os.PathLike):
-            read.image_name = describe(image)
-        if image is None:
-            read.key = _TEXT
-        elif self.is_known is not None and _is_content(image, mask):
-            source = ContentSource.read(image, mask)
-            image, mask = source.image, source.mask
-            read.key = source.key
-            if self.head is not None:
-                read.head = self.head(item, source.image.getvalue())
-        return image, mask
-
-    def _is_known(self, encoder: int, read: ReadItem) -> bool:
-        if not read.key or self.is_known is None:
-            return False
-        return self.is_known(encoder, self.key_of(read, encoder))
-
-    def _wanted(self, item: Item, picture: Picture) -> tuple[Any, ...]:
-        if not self.wants:
-            return ()
-        image = image_of_pixels(picture) if is_tensor(picture) else picture
-        return tuple([want(item, image) for want in self.wants])
-
-    def _part(self, encoder: ImageModel, picture: Picture, mask: Any) -> tuple[Picture, Tensor | None]:
-        """The part of a picture that an encoder sees, and how much of each pixel its mask covers."""
-        if mask is None:
-            return picture, None
-        from idmetric.metric.masks import cut_out, labeled  # torch
-
-        encoder.check_mask(mask)
-        subject_mask = labeled(mask, self.look.mask_id)
-        return cut_out(picture, subject_mask, self.look.outside, background=encoder.background)
-
-    def key_of(self, read: ReadItem, encoder: int) -> str:
-        """The key of an embedding, which depends on the words for encoders that read them; "" if it is not kept."""
-        words = read.item.words
-        if not read.key or words is None or not self.encoders[encoder].reads_words:
-            return read.key
-        return f"{read.key}-{settings_digest({'words': words})}"
+    for number, seen in enumerate(batch):
+        name = seen.key or str(number)
+        problem = seen.problem
+        if problem is None and name in reasons:
+            problem = ImageReadError(seen.item.name, reasons[name])
+        row_embedding = rows.get(name) if problem is None else None
+        yield replace(seen, pixels=None, embedding=row_embedding, problem=problem)
 
 
-def _requires_grad(picture: Picture) -> bool:
-    return is_tensor(picture) and picture.requires_grad
+def _embedding(
+    inputs: Sequence[Seen], metric: ImageModel, patches: bool, on_error: OnError, keeps_graph: bool
+) -> tuple[Embedding, dict[int, str]]:
+    """An embedding, and why rows of it cannot be used: they are not finite, or zero."""
+    pixels = [seen.pixels for seen in inputs]
+    if keeps_graph and torch.is_grad_enabled() and any(map(_requires_grad, pixels)):
+        return metric.embed_prepared(pixels, patches), {}
+    with torch.no_grad():
+        embedding = metric.embed_prepared(pixels, patches).cpu()
+    is_usable = embedding.finite()
+    if metric.may_see_nothing:
+        is_usable |= embedding.cls.isnan().all(1)
+    reasons = {}
+    for row, is_zero in enumerate((~embedding.cls.any(1)).tolist()):
+        if not is_usable[row]:
+            reasons[row] = reason(metric.dtype)
+        elif is_zero:
+            reasons[row] = f"its embedding by {metric.label} is zero"
+    if reasons and on_error == "fail":
+        names = shown([inputs[row].name for row in reasons])
+        raise NonFiniteError(f"{names}: {next(iter(reasons.values()))}", list(reasons))
+    return embedding, reasons
 
 
-def _words_prepared(encoder: ImageModel, item: Item) -> Any:
-    try:
-        return encoder.prepare(None, None, item.words)
-    except ValueError as error:
-        raise ImageReadError(item.name, str(error)) from error
-
-
-def _decoded(encoder: ImageModel, image: Any, pictures: dict[Hashable, Picture]) -> Picture:
-    """The decoded picture, shared by encoders that decode alike; float pixels stay as they are."""
-    decoding = encoder.decoding
-    if decoding not in pictures:
-        if is_array(image) and is_float(image):
-            with naming(image):
-                pictures[decoding] = float_pixels(image, encoder.background)
-        else:
-            pictures[decoding] = encoder.read_image(image)
-    return pictures[decoding]
-
-
-def _is_content(image: Any, mask: Any) -> bool:
-    """Whether an image and its mask have bytes that name their embedding: images in memory are not kept."""
-    return isinstance(image, str | bytes | Named) and (mask is None or isinstance(mask, str | bytes | Named))
-
-
-# The way from items to embeddings: threads read and prepare, the encoders embed batch by batch.
-#
-# for result in embedded(items, [metric]):
-#     result.item.name, result.embeddings[0].cls
-
-
-def embedded(
-    items: Iterable[Item],
-    encoders: Sequence[VectorModel],
-    look: Look = Look(),  # immutable
-    *,
-    cache: Cache | None = None,
-    reads_cache: bool = True,
-    patches: bool = False,
-    batch_size: int = 32,
-    workers: int | None = None,
-    ahead: int | None = None,
-    on_error: OnError = "fail",
-    head: Head | None = None,
-    wants: Sequence[Want] = (),
-    keeps_graph: bool = False,
-) -> Generator[Seen, None, None]:
-    """Embed items with each encoder, and yield them in order.
-
-    An item's file is opened once, and decoded once for all encoders that decode alike, and for `wants`. With a cache,
-    content that it holds is not embedded, and not decoded either unless something is wanted of it, or parts.
-
-    Nothing is embedded with a graph, unless that is asked for.
-
-    Args:
-        look: which part of images with a mask the encoders see.
-        cache: of these encoders and this look; the caller saves it.
-        reads_cache: whether `Seen.embeddings` are there; False: the caller reads them from the cache by `Seen.keys`.
-        patches: embeddings have patches, where an encoder has them.
-        batch_size: images or parts per pass. workers: threads that read; default: one for each core, at most 8; 0: in
-            turn.
-        ahead: items that are read before they are embedded; default: two batches.
-        on_error: raise for the first item that cannot be used, or yield it with its `problem`.
-        head: a function of an item and the bytes of its image, called with a cache alone, see `Seen.head`.
-        wants: functions of an item and its decoded picture, see `Seen.wanted`.
-        keeps_graph: pixels that require grad are embedded with their graph, in the caller's grad mode. They are not
-            checked to be finite, so as not to wait for the device.
-
-    Raises:
-        ImageReadError, NonFiniteError: with on_error="fail".
-    """
-    reader = Reader(encoders, look, on_error=on_error, wants=wants)
-    if cache is not None:
-        reader.is_known = cache.has
-        reader.head = head
-    batch_maker = _Batches(
-        reader,
-        encoders,
-        cache,
-        patches=patches,
-        reads_cache=reads_cache,
-        keeps_graph=keeps_graph,
-    )
-    read = partial(reader.read_parts, at_once=batch_size)
-    waiting = ahead or 2 * batch_size
-    with closing(in_order(read, items, threads=threads(workers), waiting=waiting)) as read_items:
-        for batch in grouped(chain.from_iterable(read_items), batch_size):
-            yield from batch_maker.embedded(batch)
-
-
-def embedding_of(items: Iterable[Item], encoder: VectorModel, look: Look = Look(), **options: Any) -> Embedding:
-    """The embedding of items by one encoder, on the CPU; `options` of `embedded`, which raises for unusable items."""
-    return concatenate([result.embeddings[0] for result in embedded(items, [encoder], look, **options)])
-
-
-def items_of_images(images: Sequence[Any], masks: Sequence[Any]) -> list[Item]:
-    """Images of any kind, and their masks or None, as items with their names."""
-    return [Item(describe(image), image, mask) for image, mask in zip(images, masks, strict=True)]
-
-
-class _Batches:
-    """Embeds batches of items, or takes their embeddings from the cache."""
-
-    def __init__(
-        self,
-        reader: Reader,
-        encoders: Sequence[VectorModel],
-        cache: Cache | None,
-        *,
-        patches: bool,
-        reads_cache: bool,
-        keeps_graph: bool,
-    ) -> None:
-        self._reader = reader
-        self._encoders = encoders
-        self._cache = cache
-        self._patches = patches
-        self._reads_cache = reads_cache
-        self._keeps_graph = keeps_graph
-
-    def embedded(self, batch: Sequence[ReadItem]) -> Iterator[Seen]:
-        """Yield the items of a batch in order."""
-        problems = {row: read.error for row, read in enumerate(batch) if read.error is not None}
-        embeddings = [self._by_encoder(number, batch, problems) for number in range(len(self._encoders))]
-        for row, read in enumerate(batch):
-            if row in problems:
-                yield Seen(read.item, read.part, keys=(read.key,), problem=problems[row], head=read.head)
-                continue
-            keys = tuple([self._reader.key_of(read, number) for number in range(len(self._encoders))])
-            rows_of_encoders = tuple([by_row.pop(row) for by_row in embeddings if row in by_row])
-            yield Seen(read.item, read.part, rows_of_encoders, keys, head=read.head, wanted=read.wanted)
-
-    def _by_encoder(
-        self, number: int, batch: Sequence[ReadItem], problems: dict[int, ImageReadError]
-    ) -> dict[int, Embedding]:
-        """The embeddings by one encoder, by row; rows that cannot be used are added to the problems."""
-        for read in batch:
-            self._forget_known(number, read)
-        by_row = self._from_cache(number, batch)
-        if self._cache is not None:
-            self._cache.tally.asked += sum(bool(read.key) and read.error is None for read in batch)
-        rows_of_input: dict[str | int, list[int]] = {}  # by key; items without one are embedded each for itself
-        for row, read in enumerate(batch):
-            if row in problems or row in by_row or read.is_empty:
-                continue
-            is_new = read.pixels is not None and number in read.pixels
-            if is_new or self._reads_cache:
-                rows_of_input.setdefault(self._reader.key_of(read, number) or row, []).append(row)
-        if not rows_of_input:
-            return by_row
-
-        first_rows = [rows[0] for rows in rows_of_input.values()]
-        first_reads = [batch[row] for row in first_rows]
-        embedding, reasons = self._embed(number, first_reads)
-        kept_rows = {}
-        for number_in_batch, (key, rows) in enumerate(rows_of_input.items()):
-            if number_in_batch in reasons:
-                for row in rows:
-                    problems[row] = ImageReadError(batch[row].item.name, reasons[number_in_batch])
-                continue
-            by_row |= dict.fromkeys(rows, embedding[[number_in_batch]])  # a copy: a slice would keep its whole batch
-            if isinstance(key, str):
-                kept_rows[key] = number_in_batch
-        if self._cache is not None and kept_rows:
-            self._cache.tally.made += len(kept_rows)
-            self._cache.add(number, kept_rows, embedding)
-        return by_row
-
-    def _forget_known(self, number: int, read: ReadItem) -> None:
-        """Drop the input of a content that was embedded after it was read."""
-        if self._cache is None or read.pixels is None or number not in read.pixels:
-            return
-        key = self._reader.key_of(read, number)
-        if key and self._cache.has(number, key):
-            del read.pixels[number]
-
-    def _from_cache(self, number: int, batch: Sequence[ReadItem]) -> dict[int, Embedding]:
-        """The embeddings that the cache holds, by row."""
-        if self._cache is None or not self._reads_cache:
-            return {}
-        rows_of_key: dict[str, list[int]] = {}
-        for row, read in enumerate(batch):
-            is_new = read.pixels is not None and number in read.pixels
-            if read.error is None and not read.is_empty and not is_new:
-                rows_of_key.setdefault(self._reader.key_of(read, number), []).append(row)
-        if not rows_of_key:
-            return {}
-        by_row: dict[int, Embedding] = {}
-        for key, embedding in self._cache.readable(number, list(rows_of_key)).items():
-            by_row |= dict.fromkeys(rows_of_key[key], embedding[[0]])  # a copy: a slice would keep its whole shard
-        return by_row
-
-    def _input(self, number: int, read: ReadItem) -> Any:
-        """What an encoder takes of an item; it is read again if a full disk made the cache forget it."""
-        inputs = read.pixels or {}
-        if number not in inputs:
-            again = self._reader.read_parts(read.item, at_once=1)
-            inputs = next(islice(again, read.part or 0, None)).pixels or {}
-        return inputs[number]
-
-    def _embed(self, number: int, reads: Sequence[ReadItem]) -> tuple[Embedding, dict[int, str]]:
-        """An embedding, and why rows of it cannot be used: they are not finite, or zero."""
-        encoder = self._encoders[number]
-        inputs = [self._input(number, read) for read in reads]
-        has_graph = self._keeps_graph and torch.is_grad_enabled() and any(read.requires_grad for read in reads)
-        if has_graph:
-            return encoder.embed_prepared(inputs, self._patches), {}
-        with torch.no_grad():
-            embedding = encoder.embed_prepared(inputs, self._patches)
-        is_usable = embedding.finite()
-        if encoder.may_see_nothing:
-            is_usable |= embedding.cls.isnan().all(1)
-        is_zero = (~embedding.cls.any(1)).tolist()
-        maker = encoder.label if len(self._encoders) > 1 else ""
-        reasons = {}
-        for row, row_is_usable in enumerate(is_usable.tolist()):
-            if not row_is_usable:
-                reasons[row] = reason(encoder.dtype, maker)
-            elif is_zero[row]:
-                reasons[row] = f"its embedding by {encoder.label} is zero"
-        if reasons and self._reader.on_error == "fail":
-            rows = list(reasons)
-            raise NonFiniteError(f"{shown([reads[row].name for row in rows])}: {reasons[rows[0]]}", rows)
-        return embedding.cpu(), reasons
+def _requires_grad(model_input: Any) -> bool:
+    """Whether a graph leads to what `prepare` gave."""
+    tensors = model_input if isinstance(model_input, tuple) else (model_input,)
+    return any(is_tensor(tensor) and tensor.requires_grad for tensor in tensors)

@@ -405,7 +405,7 @@ def test_one_place_prepares_embeds_and_keeps() -> None:
     assert embedding == of_other_packages
     # in VisID that of its base class
     assert set(calls_of("embed_prepared")) - {"metric.visid.visid"} == {"stream", "metric.embedder"}
-    preparing = {name for name, values in calls_of("prepare").items() if "encoder" in values}
+    preparing = {name for name, values in calls_of("prepare").items() if "self.metric" in values}
     assert preparing == {"stream"}
     adding = {name for name, values in calls_of("add").items() if any("store" in value for value in values)}
     assert adding <= {"stream"}

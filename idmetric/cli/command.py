@@ -265,13 +265,14 @@ def _message_of(error: BaseException) -> str:
 
 @contextmanager
 def counting_embeddings(quiet: bool) -> Iterator[None]:
-    """Print, after the block, how many images were embedded, if a cache knew some of them."""
-    from idmetric.stream import tallied
+    """Print, after the block, how many images were embedded, if stores were asked for them."""
+    from idmetric.store import counts
 
-    with tallied() as tally:
-        yield
-    if tally.asked and not quiet:
-        say(str(tally))
+    before = counts.copy()
+    yield
+    asked, made = counts["asked"] - before["asked"], counts["made"] - before["made"]
+    if asked and not quiet:
+        say(f"embedded {made:,} of {asked:,} images")
 
 
 # Results

@@ -1,4 +1,4 @@
-"""Embed the images of a manifest with one or several models; each image is read once for all of them.
+"""Embed the images of a manifest with one or several models, one after the other.
 
     stored = embed(manifest, {"tiny": tiny}, store=Path("results/embeddings"))
     stored["tiny"].vectors([0, 5, 7])  # global features of rows 0, 5 and 7
@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from idmetric.data.look import check_masks
 from idmetric.data.manifest.errors import ManifestError
@@ -27,12 +29,13 @@ from idmetric.data.manifest.table import Manifest
 from idmetric.metric.embedder import Embedder
 from idmetric.metric.embedding import Embedding
 from idmetric.metric.images import describe
-from idmetric.store import cache_folder
-from idmetric.stream import Cache, Head, Item, Look, Tally, VectorModel, Want, embedded
+from idmetric.store import Store, cache_folder
+from idmetric.stream import ImageModel, Item, Look, embedded, open_store
 from idmetric.tables import first_few
 
 Rows = Sequence[int] | NDArray[np.integer]
 Progress = Callable[[int, int], None]
+Want = Callable[[Item, "Image.Image"], None]  # takes what it needs of an item's picture while it is read, in a thread
 _SHOWN = 20  # unusable images that an error lists
 
 
@@ -41,27 +44,26 @@ class Stored:
     """The embeddings of a manifest's images by one model; rows are numbered as in the manifest.
 
     Attributes:
-        keys: row -> key in the cache. problems: row -> the reason why its image cannot be used.
+        keys: row -> key in the store. problems: row -> the reason why its image cannot be used.
     """
 
-    cache: Cache
-    encoder: int  # of the cache
+    store: Store
     keys: Mapping[int, str]
     problems: Mapping[int, str] = field(default_factory=dict)
     _folder: object = field(default=None, repr=False)  # keeps a temporary folder alive
 
     def vectors(self, rows: Rows) -> NDArray[np.float32]:
         """Global features (N, D) of rows."""
-        return self.cache.vectors(self.encoder, [self.keys[int(row)] for row in rows])
+        return self.store.vectors([self.keys[int(row)] for row in rows])
 
     def embedding(self, rows: Rows) -> Embedding:
         """Embeddings of rows, with patches if `embed` kept them."""
-        return self.cache.embedding(self.encoder, [self.keys[int(row)] for row in rows])
+        return self.store.embedding([self.keys[int(row)] for row in rows])
 
 
 def embed(
     manifest: Manifest,
-    models: Mapping[str, VectorModel],
+    models: Mapping[str, ImageModel],
     rows: Rows | None = None,
     *,
     store: Path | None = None,
@@ -72,7 +74,6 @@ def embed(
     workers: int | None = None,
     progress: Progress | None = None,
     skip: bool = False,
-    head: Head | None = None,
     wants: Sequence[Want] = (),
 ) -> dict[str, Stored]:
     """Embed rows (default: all) with each model, except images that the store already holds.
@@ -83,9 +84,9 @@ def embed(
         words: row -> the text of its image, including the instruction, for models that read text; other rows get the
             model's default. A row without an image is its text alone.
         batch_size: images per pass. workers: threads that read images (default: one per core, at most 8).
-        progress: called with (images done, images).
+        progress: called with (images done, images), of all models together.
         skip: leave out images that cannot be used, see `Stored.problems`.
-        head, wants: functions that take what they need of each image while it is read, see `stream.embedded`.
+        wants: functions that take what they need of each image, while it is read for the first model.
 
     Raises:
         ManifestError: without `skip`, naming all images that are missing (before anything is embedded), or that
@@ -100,42 +101,49 @@ def embed(
     if folder is None:
         temporary = tempfile.TemporaryDirectory(prefix="idmetric-", ignore_cleanup_errors=True)
         folder = Path(temporary.name)
-    encoders = list(models.values())
-    kept = Cache(folder, encoders, look, patches=patches, is_needed=True)
-    if temporary is not None:
-        kept.tally = Tally()  # nobody asks what it held before
-
-    keys: list[dict[int, str]] = [{} for _ in encoders]
-    stream = embedded(
-        items,
-        encoders,
-        look,
-        cache=kept,
-        reads_cache=False,
-        patches=patches,
-        batch_size=batch_size,
-        workers=workers,
-        on_error="skip",
-        head=head,
-        wants=wants,
-    )
-    try:
+    all_keys: dict[str, dict[int, str]] = {}
+    stores: dict[str, Store] = {}
+    for number, (name, model) in enumerate(models.items()):
+        kept = open_store(folder, model, patches=patches, is_needed=True)
+        if temporary is not None:
+            kept.counts = Counter()  # nobody asks what it held before
+        stream = embedded(
+            [item for item in items if item.source[0] not in problems],
+            model,
+            look,
+            store=kept,
+            also=partial(take_all, wants) if wants and not number else None,
+            patches=patches,
+            batch_size=batch_size,
+            workers=workers,
+            on_error="skip",
+        )
+        keys: dict[int, str] = {}
         with closing(stream):
-            for done, result in enumerate(stream, 1):
-                item_rows: list[int] = result.item.source
-                if result.problem is not None:
-                    problems |= dict.fromkeys(item_rows, str(result.problem))
+            for done, seen in enumerate(stream, 1):
+                if seen.problem is not None:
+                    problems |= dict.fromkeys(seen.item.source, str(seen.problem))
                 else:
-                    for number, key in enumerate(result.keys):
-                        keys[number] |= dict.fromkeys(item_rows, key)
+                    keys |= dict.fromkeys(seen.item.source, seen.key)
                 if progress is not None:
-                    progress(done, len(items))
-    finally:  # also if the run is stopped
-        kept.save()
+                    progress(number * len(items) + done, len(models) * len(items))
+        all_keys[name], stores[name] = keys, kept
+
     problems = dict(sorted(problems.items()))
     if problems and not skip:
         raise unusable(manifest, problems)
-    return {name: Stored(kept, number, keys[number], problems, temporary) for number, name in enumerate(models)}
+    stored = {}
+    for name, kept in stores.items():
+        usable_keys = {row: key for row, key in all_keys[name].items() if row not in problems}
+        stored[name] = Stored(kept, usable_keys, problems, temporary)
+    return stored
+
+
+def take_all(wants: Sequence[Want], item: Item, picture: Image.Image) -> dict[str, Any]:
+    """Let each function take what it needs; an `Also` of the stream."""
+    for want in wants:
+        want(item, picture)
+    return {}
 
 
 def unusable(manifest: Manifest, problems: Mapping[int, str]) -> ManifestError:

@@ -73,7 +73,7 @@ class Contents:
         if index is not None:
             head, self._items = index
             self.relative = bool(head.get("relative"))
-        self._shards = Store(self.store, self.patches)
+        self._shards = Store(self.store, self.patches, self.metric.model_id, is_needed=True)
         self._table: VectorTable | None = None
         self._manifests: dict[object, dict[Where, Entry]] = {}
 
@@ -176,7 +176,7 @@ class Contents:
             return "missing"
         except OSError as error:
             return f"cannot be read: {error.strerror or error}"
-        if content_key(image, mask) != item.key:
+        if content_key(image, mask, str(self.masking.look)) != item.key:
             return "changed"
         return image, mask
 

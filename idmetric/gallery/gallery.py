@@ -81,8 +81,6 @@ class Gallery(Searchable):
         with locked(self.store / LOCK, RuntimeError(), wait=True):
             self.reload()
             before = {item.where: item for item in self._items or []}
-            if not quick:
-                self._shards.check()
             try:
                 writer = LooksWriter(partial(write_looks, looks_folder(self.store))) if looks else None
                 after = current_items(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,8 +31,8 @@ class ImageLook:
     thumb: bytes
 
 
-def look_of(item: Any, picture: Image.Image) -> ImageLook:
-    """See what an image shows; a `Want` of the stream."""
+def look_of(picture: Image.Image) -> ImageLook:
+    """See what an image shows."""
     # averages of blocks serve all that is smaller
     smaller = picture.reduce(max(1, max(picture.size) // (2 * _SHARPNESS_SIDE)))
     thumb = jpeg_of(reduced(smaller, _THUMB_SIDE))

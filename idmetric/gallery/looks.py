@@ -143,7 +143,7 @@ class Looks:
         image = self.gallery.metric.read_image(Named(data, item.place))
         with open_file(io.BytesIO(data)) as file:
             is_animation = is_animated(file)
-        return look_of(item, image), is_animation
+        return look_of(image), is_animation
 
     def _pictures(self, keys: Sequence[str]) -> NDArray[np.uint8]:
         pictures = np.empty((len(keys), SIZE, SIZE, 3), np.uint8)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from idmetric.gallery.index import GalleryItem
 from idmetric.metric.images import ImageReadError, Named, Outside, is_animated, open_file
 from idmetric.metric.masks import MaskId
-from idmetric.stream import ContentSource, Item, Look
+from idmetric.stream import Item, Look
 
 if TYPE_CHECKING:
     from idmetric.gallery.sources import Entry
@@ -37,21 +37,23 @@ class Masking:
         return metric.about(self.outside if self.masked else None, self.mask_id)
 
 
-def source_of(image: Entry | GalleryItem, data: bytes, mask: bytes | None) -> ContentSource:
-    """The bytes of an image and its mask, with the names of their files."""
-    return ContentSource.of(Named(data, image.place), None if mask is None else Named(mask, _mask_name(image)))
-
-
-def _mask_name(image: Entry | GalleryItem) -> str:
+def mask_name(image: Entry | GalleryItem) -> str:
+    """What messages call the mask of an image."""
     return image.files[-1] if image.files else f"of {image.place}"
 
 
-def to_embed(entry: Entry, masking: Masking, source: Any) -> Item:
-    """An entry as an item of the stream, which reads it in a thread."""
+def to_embed(entry: Entry, masking: Masking, source: Any, heads: dict[Any, FileHead]) -> Item:
+    """An entry as an item of the stream, which reads it in a thread, and notes the head of its file by `source`."""
+
+    def read() -> Named:
+        data = _bytes(entry.image, entry.place, entry.place)
+        heads[source] = head_of(data.getvalue())
+        return data
+
     mask = None
     if masking.masked and entry.mask is not None:
-        mask = partial(_bytes, entry.mask, _mask_name(entry), entry.place)
-    return Item(entry.place, partial(_bytes, entry.image, entry.place, entry.place), mask, source=source)
+        mask = partial(_bytes, entry.mask, mask_name(entry), entry.place)
+    return Item(entry.place, read, mask, source=source)
 
 
 def _bytes(read: Callable[[], bytes], name: str, place: str) -> Named:
@@ -73,7 +75,7 @@ class FileHead:
     is_animation: bool = False
 
 
-def head_of(item: Item, data: bytes) -> FileHead:
+def head_of(data: bytes) -> FileHead:
     """Read the head of an image's file."""
     with suppress(Exception), open_file(io.BytesIO(data)) as opened:  # decoding reports the reason
         return FileHead(*opened.size, len(data), is_animated(opened))

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from idmetric.data.nearest import Double, Ints, Single, nearest
 from idmetric.gallery.contents import Contents
 from idmetric.gallery.index import GalleryItem, Where, by_key, row_of
-from idmetric.gallery.read import source_of
+from idmetric.gallery.read import mask_name
 from idmetric.gallery.sources import GalleryError
 from idmetric.gallery.table import VectorTable
 from idmetric.metric.distance import distance_matrix, needs_patches
 from idmetric.metric.embedding import Embedding, check_distances, concatenate
-from idmetric.metric.images import describe, split_images
+from idmetric.metric.images import Named, describe, split_images
 from idmetric.metric.masks import Labeled, labeled, split_masks
 from idmetric.metric.ties import comparable
 from idmetric.scoring.calibration import SEARCH_RATE, STORED, Calibration, calibration_of
@@ -103,7 +103,7 @@ class Searchable(Contents):
         )
         own_keys = [""] * len(queries)
         if exclude_same:
-            own_keys = list(map(_key, singles, covers))
+            own_keys = [_key(*pair, str(self.masking.look)) for pair in zip(singles, covers, strict=True)]
 
         faults: dict[Where, str] = {}
 
@@ -175,13 +175,13 @@ def _check_rerank(k: int, distance: str, rerank: int | None) -> None:
         raise ValueError(f"rerank={rerank} is a shortlist of fewer than the k={k} images asked for")
 
 
-def _key(image: Any, mask: Any) -> str:
+def _key(image: Any, mask: Any, look: str) -> str:
     """Return the key of a query given by its file or bytes, else ""."""
     if isinstance(mask, Labeled):
         mask = mask.source
     files = (str, bytes, os.PathLike)
     if isinstance(image, files) and (mask is None or isinstance(mask, files)):
-        return key_of(image, mask)
+        return key_of(image, mask, look)
     return ""
 
 
@@ -245,11 +245,11 @@ def _with_patches(contents: Contents, items: list[GalleryItem]) -> Embedding:
     def to_read() -> Iterator[Item]:
         for key, item in missing.items():
             image, mask = contents.read(item)
-            source = source_of(item, image, mask)
-            yield Item(item.place, source.image, source.mask, source=key)
+            named_mask = None if mask is None else Named(mask, mask_name(item))
+            yield Item(item.place, Named(image, item.place), named_mask, source=key)
 
-    for result in embedded(to_read(), [metric], masking.look, patches=True, batch_size=_RERANKED, on_error="skip"):
+    for result in embedded(to_read(), metric, masking.look, patches=True, batch_size=_RERANKED, on_error="skip"):
         if result.problem is not None:
             raise GalleryError(f"{result.item.name}: {problem_of(result.problem, result.item.name)}")
-        embeddings[result.item.source] = result.embeddings[0]
+        embeddings[result.item.source] = result.row
     return concatenate([embeddings[item.key] for item in items])

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from idmetric.gallery.index import GalleryItem, Where, files_of, stamp_of
 from idmetric.gallery.look_files import LooksWriter, look_of
-from idmetric.gallery.read import FileHead, Masking, head_of, to_embed
+from idmetric.gallery.read import FileHead, Masking, to_embed
 from idmetric.store import MASKED, Store
-from idmetric.stream import Cache, Item, embedded, problem_of
+from idmetric.stream import Item, embedded, problem_of
 
 if TYPE_CHECKING:
     from idmetric.gallery.sources import Entry
@@ -101,6 +101,7 @@ def current_items(
     """
 
     items: dict[int, GalleryItem] = {}  # by the number of the entry
+    heads: dict[int, FileHead] = {}
 
     def to_read() -> Iterator[Item]:
         for number, entry in enumerate(entries):
@@ -110,40 +111,36 @@ def current_items(
                 items[number] = item
                 continue
             items[number] = GalleryItem(entry.name, entry.place, entry.files, "", entry.identity, stamp=stamp)
-            yield to_embed(entry, masking, source=number)
+            yield to_embed(entry, masking, number, heads)
 
-    cache = Cache.of_store(store)
     stream = embedded(
         to_read(),
-        [metric],
+        metric,
         masking.look,
-        cache=cache,
-        reads_cache=False,
+        store=store,
+        also=None if looks is None else lambda item, picture: {"look": look_of(picture)},
         patches=store.patches,
         batch_size=batch_size,
         workers=workers,
         on_error="skip",
-        head=head_of,
-        wants=[] if looks is None else [look_of],
     )
     with closing(stream):
         for result in stream:
             number = result.item.source
-            head: FileHead = result.head or FileHead()
+            head = heads.pop(number, FileHead())
             problem = "" if result.problem is None else problem_of(result.problem, result.item.name)
             items[number] = replace(
                 items[number],
-                key=result.keys[0],
+                key=result.key,
                 width=head.width,
                 height=head.height,
                 size=head.size,
                 problem=problem,
             )
-            if looks is not None and result.wanted:
-                looks.add(result.keys[0], result.wanted[0], head.is_animation)
+            if looks is not None and result.problem is None:
+                looks.add(result.key, result.also["look"], head.is_animation)
             if progress is not None:
                 progress(number + 1, len(entries))
-    cache.save()
     if progress is not None and entries:
         progress(len(entries), len(entries))
     return [items[number] for number in range(len(entries))]

@@ -15,7 +15,7 @@ from idmetric.metric.embedding import Embedding
 from idmetric.metric.errors import RequestError
 from idmetric.metric.images import to_image
 from idmetric.metric.subject import Subject
-from idmetric.stream import PlainVectorModel, VectorModel
+from idmetric.stream import ImageModel, PlainModel
 
 # N RGB images -> an array or tensor (N, D), or a list of N vectors (D,); NaN or None where it sees nothing, as no face
 VectorFunction = Callable[[list[Image.Image]], Any]
@@ -31,7 +31,7 @@ class Encoder(Protocol):
     distance: str
 
     @property
-    def model(self) -> VectorModel:
+    def model(self) -> ImageModel:
         """What embeds regions, and references."""
 
     @property
@@ -63,7 +63,7 @@ class ModelEncoder:
         return self.model.pairwise(subject.embedding.to(device), embedding.to(device), self.distance)
 
 
-class FunctionModel(PlainVectorModel):
+class FunctionModel(PlainModel):
     """A function from RGB images to vectors, as a model; rows of NaN where it sees nothing."""
 
     may_see_nothing = True
@@ -82,7 +82,7 @@ class FunctionModel(PlainVectorModel):
         return to_image(picture, None) if isinstance(picture, Tensor) else picture
 
     def embed_prepared(self, batch: Sequence[Image.Image], patches: bool = True) -> Embedding:
-        """See `PlainVectorModel.embed_prepared`."""
+        """See `PlainModel.embed_prepared`."""
         vectors = self._vectors(self._function(list(batch)))
         if vectors.ndim != 2 or len(vectors) != len(batch):
             raise RequestError(

@@ -45,8 +45,8 @@ from idmetric.scoring.limits import Limit
 from idmetric.scoring.references import Aggregate
 from idmetric.scoring.scores import PathLike, Progress
 from idmetric.scoring.subjects import embed_subject
-from idmetric.store import cache_folder
-from idmetric.stream import Cache, Item, Look, Part, VectorModel, embedded
+from idmetric.store import Store, cache_folder
+from idmetric.stream import ImageModel, Item, Part, embedded, open_store
 
 Subjects = Mapping[str, Any] | Sequence[Any]  # name -> references or Subject; or Subjects and .subject files
 RegionId = tuple[int, int]  # number of an image, and of a region in it
@@ -138,19 +138,19 @@ class ReadOptions:
 
     Attributes:
         cache: a folder of embeddings, of still images alone; None: that of the environment.
-        workers, progress: see `match`.
+        workers, progress: see `match`; progress counts the images for each encoder.
     """
 
     cache: PathLike | None = None
     workers: int | None = None
     progress: Progress | None = None
 
-    def cache_of(self, models: Sequence[VectorModel], patches: bool) -> Cache | None:
-        """The cache of models; None without a folder, and for functions, whose weights nobody knows."""
+    def store_of(self, model: ImageModel, patches: bool) -> Store | None:
+        """The store of a model; None without a folder, and for a function, whose weights nobody knows."""
         folder = cache_folder(self.cache)
-        if folder is None or not all(isinstance(model, Embedder) for model in models):
+        if folder is None or not isinstance(model, Embedder):
             return None
-        return Cache(folder, models, Look(), patches=patches)
+        return open_store(folder, model, patches=patches)
 
 
 def match(
@@ -248,24 +248,14 @@ def measured(plan: Plan, request: MatchRequest, reading: ReadOptions) -> Match:
     """Read images and clips in threads, cut them into regions, and compare these with the subjects of a plan."""
     line = request.line
     images = [Cutouts(moment, cast) for moment, cast in zip(line.moments, request.casts, strict=True)]
-    encoders = plan.distinct_encoders
-    models = [encoder.model for encoder in encoders]
-    cache = reading.cache_of(models, plan.needs_patches)
     distances: list[Distances] = []
-    waiting: dict[Encoder, list[tuple[RegionId, Embedding]]] = {encoder: [] for encoder in encoders}
-
-    try:
-        for region_id, embeddings in _embedded(plan, request, reading, images, cache):
-            for encoder, embedding in zip(encoders, embeddings, strict=True):
-                rows = waiting[encoder]
-                rows.append((region_id, embedding))
-                if len(rows) == plan.batch_size:
-                    distances += _distances(plan, images, encoder, rows)
-                    rows.clear()
-    finally:  # also if the run is stopped
-        if cache is not None:
-            cache.save()
-    for encoder, rows in waiting.items():
+    for encoder in plan.distinct_encoders:
+        rows: list[tuple[RegionId, Embedding]] = []
+        for region_and_embedding in _embedded(plan, request, reading, images, encoder):
+            rows.append(region_and_embedding)
+            if len(rows) == plan.batch_size:
+                distances += _distances(plan, images, encoder, rows)
+                rows.clear()
         if rows:
             distances += _distances(plan, images, encoder, rows)
     return _assigned(plan, request, images, distances)
@@ -302,7 +292,7 @@ def _roster(
                 distance=encoder.distance,
                 batch_size=batch_size,
                 workers=reading.workers,
-                cache=reading.cache_of([encoder.model], needs_patches(encoder.distance)),
+                cache=reading.store_of(encoder.model, needs_patches(encoder.distance)),
             )
         encoder.check(subject)
         roster.append(subject)
@@ -342,22 +332,26 @@ def _named(subjects: Subjects) -> list[tuple[str, Any]]:
 
 
 def _embedded(
-    plan: Plan, request: MatchRequest, reading: ReadOptions, images: Sequence[Cutouts], cache: Cache | None
-) -> Iterator[tuple[RegionId, Sequence[Embedding]]]:
-    """Yield each region with its embedding by each encoder, and fill in the images."""
+    plan: Plan, request: MatchRequest, reading: ReadOptions, images: Sequence[Cutouts], encoder: Encoder
+) -> Iterator[tuple[RegionId, Embedding]]:
+    """Yield each region with its embedding by an encoder; the first encoder finds the regions of the images."""
+    store = reading.store_of(encoder.model, plan.needs_patches)
+    pass_number = plan.distinct_encoders.index(encoder)
+    passes = len(plan.distinct_encoders)
 
     def parts(number: int, picture: Picture) -> Iterator[Part]:
-        regions = request.region_source.find(number, picture)
-        return _parts(plan, images[number], picture, regions, is_kept=cache is not None)
+        regions = images[number].regions if pass_number else request.region_source.find(number, picture)
+        return _parts(plan, images[number], picture, regions, is_kept=store is not None)
 
     items = (
         Item(images[number].moment.name, load, parts=partial(parts, number), source=number)
         for number, load in enumerate(request.line.loads())
+        if not images[number].problem
     )
     stream = embedded(
         items,
-        [encoder.model for encoder in plan.distinct_encoders],
-        cache=cache,
+        encoder.model,
+        store=store,
         patches=plan.needs_patches,
         batch_size=plan.batch_size,
         workers=reading.workers,
@@ -371,13 +365,13 @@ def _embedded(
             if result.item.source != number:
                 number = result.item.source
                 if reading.progress is not None:
-                    reading.progress(number + 1, len(images))
+                    reading.progress(pass_number * len(images) + number + 1, passes * len(images))
             image = images[number]
             if result.problem is not None:
                 image.problem = _problem(result.problem, image.moment.name)
             elif result.part is not None:
                 region = WHOLE if result.part == len(image.regions) else result.part
-                yield (number, region), result.embeddings
+                yield (number, region), result.row
 
 
 def _problem(error: ImageReadError, image: str) -> str:

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +23,8 @@ from idmetric.scoring.files import mask_path
 from idmetric.scoring.in_memory import source_of
 from idmetric.scoring.pairs import Pair, Pairs
 from idmetric.scoring.scores import File, ScoreSettings
-from idmetric.store import cache_folder
-from idmetric.stream import Cache, Item, Look, Want, embedded, problem_of
+from idmetric.store import Store, cache_folder
+from idmetric.stream import Item, Look, embedded, open_store, problem_of
 
 if TYPE_CHECKING:
     from idmetric.metric.embedder import Embedder
@@ -62,10 +63,10 @@ class RequestImages:
         self._patches = needs_patches(settings.distance)
         self._look = Look(True, settings.outside, settings.mask_id)
         self.skipped: dict[File, str] = {}
-        self._cache: Cache | None = None
+        self._store: Store | None = None
         folder = cache_folder(settings.cache)
         if folder is not None:
-            self._cache = Cache(folder, [metric], self._look, patches=self._patches)
+            self._store = open_store(folder, metric, patches=self._patches)
 
     def images(
         self, files: Iterable[File], *, prints: bool = False
@@ -77,14 +78,14 @@ class RequestImages:
         """
         stream = embedded(
             map(self._item, files),
-            [self._metric],
+            self._metric,
             self._look,
-            cache=self._cache,
+            store=self._store,
             patches=self._patches,
             batch_size=self._settings.batch_size,
             workers=self._settings.workers,
             on_error=self._settings.on_error,
-            wants=self._wants(prints),
+            also=partial(self._taken, prints),
         )
         with closing(stream):
             for result in stream:
@@ -93,8 +94,7 @@ class RequestImages:
                     self.skipped[file] = problem_of(result.problem, result.item.name)
                     yield file, None
                     continue
-                small = result.wanted[0] if self._settings.copies else None
-                yield file, self._pictured(small, result.embeddings[0])
+                yield file, self._pictured(result.also.get("small"), result.row)
 
     def of_subject(self, subject: Subject) -> dict[File, Pictured]:
         """The references of a subject as if they were read: thumbnails stand for the photos."""
@@ -128,11 +128,6 @@ class RequestImages:
                     if not uses[file]:
                         del images[file]
 
-    def save(self) -> None:
-        """Write everything that is not in a file of the cache yet."""
-        if self._cache is not None:
-            self._cache.save()
-
     def _item(self, file: File) -> Item:
         path = file[0]
         mask_dir = self._settings.mask_dir
@@ -142,19 +137,15 @@ class RequestImages:
             return Item(path, path, problem=problem, source=file)
         return Item(path, source_of(path), source_of(mask), source=file)
 
-    def _wants(self, prints: bool) -> list[Want]:
-        """What to take of each picture while it is decoded."""
-        wants: list[Want] = []
-        if self._settings.copies:
-            wants.append(_print if prints else _small_picture)
-        if self._album is not None:
-            wants.append(self._show)
-        return wants
-
-    def _show(self, item: Item, picture: Image.Image) -> None:
+    def _taken(self, prints: bool, item: Item, picture: Image.Image) -> dict[str, Any]:
+        """What to take of a picture while it is decoded."""
         if self._album is not None:
             mask = labeled(item.mask, self._settings.mask_id)
             self._album.add_picture(item.source, picture, mask, self._settings.outside)
+        if not self._settings.copies:
+            return {}
+        small = small_picture(picture)
+        return {"small": take_print(small) if prints else small}
 
     def _pictured(self, small: NDArray[np.uint8] | Print | None, embedding: Embedding) -> Pictured:
         if not self._patches:
@@ -162,11 +153,3 @@ class RequestImages:
         if isinstance(small, Print):
             return Pictured(embedding, small.pixels, small)
         return Pictured(embedding, small)
-
-
-def _small_picture(item: Item, picture: Image.Image) -> NDArray[np.uint8]:
-    return small_picture(picture)
-
-
-def _print(item: Item, picture: Image.Image) -> Print:
-    return take_print(small_picture(picture))

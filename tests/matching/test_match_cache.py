@@ -13,8 +13,8 @@ from idmetric import IDSim
 from idmetric.data.manifest.table import read
 from idmetric.evaluate.protocols.common.pairwise import prepare
 from idmetric.metric.fingerprint import weights_digest
-from idmetric.store import ShardError
-from idmetric.stream import Cache, Item, Look, embedded, tallied
+from idmetric.store import ShardError, counts
+from idmetric.stream import Item, embedded, open_store
 from tests.evaluate.protocols.parts import Near
 
 REFERENCE = "examples/images/mug_a.png"
@@ -49,9 +49,9 @@ def test_regions_are_read_from_the_cache(distance: str, tiny: IDSim, tmp_path: P
     options = {"regions": HALVES, "distance": distance, "threshold": 0.5}
     expected = distances(idmetric.match(tiny, {"mug": REFERENCE}, [SCENE], **options))
     for made in (3, 0):
-        with tallied() as tally:
-            found = idmetric.match(tiny, {"mug": REFERENCE}, [SCENE], cache=tmp_path, **options)
-        assert (tally.asked, tally.made) == (3, made)
+        counts.clear()
+        found = idmetric.match(tiny, {"mug": REFERENCE}, [SCENE], cache=tmp_path, **options)
+        assert (counts["asked"], counts["made"]) == (3, made)
         assert distances(found) == pytest.approx(expected, abs=1e-5)
 
 
@@ -63,9 +63,9 @@ def test_a_stopped_run_keeps_what_it_embedded(tiny: IDSim, tmp_path: Path) -> No
     options = {"threshold": 0.5, "cache": tmp_path, "batch_size": 1}
     with pytest.raises(KeyboardInterrupt):
         idmetric.match(tiny, {"mug": REFERENCE}, [SCENE, "examples/images/box_a.png"], progress=stop, **options)
-    with tallied() as tally:
-        idmetric.match(tiny, {"mug": REFERENCE}, [SCENE], **options)
-    assert (tally.asked, tally.made) == (2, 0)
+    counts.clear()
+    idmetric.match(tiny, {"mug": REFERENCE}, [SCENE], **options)
+    assert (counts["asked"], counts["made"]) == (2, 0)
 
 
 def test_patches_are_embedded_after_a_score_of_global_features(tiny: IDSim, tmp_path: Path) -> None:
@@ -134,12 +134,13 @@ def repeated(tmp_path: Path) -> list[str]:
 
 
 def test_equal_contents_are_embedded_once(repeated: list[str], tiny: IDSim, tmp_path: Path) -> None:
-    cache = Cache(tmp_path / "kept", [tiny], Look())
+    store = open_store(tmp_path / "kept", tiny)
     items = [Item(path, path) for path in repeated]
-    results = list(embedded(items, [tiny], cache=cache, batch_size=3, workers=4))
-    assert (cache.tally.asked, cache.tally.made) == (12, 6)
+    counts.clear()
+    results = list(embedded(items, tiny, store=store, batch_size=3, workers=4))
+    assert (counts["asked"], counts["made"]) == (12, 6)
     for one, two in zip(results[::2], results[1::2], strict=True):
-        assert one.embeddings[0].cls.equal(two.embeddings[0].cls)
+        assert one.row.cls.equal(two.row.cls)
 
 
 def test_metrics_of_pairs_prepare_equal_files_once(repeated: list[str], tmp_path: Path) -> None:

@@ -185,7 +185,7 @@ def run(
     thresholds = {name: _threshold(model, images, settings, options) for name, model in models.items()}
 
     taken = PicturesTaken()
-    bound = bind(data, models, settings, head=taken.take_size, wants=[taken.take])
+    bound = bind(data, models, settings, wants=[taken.take])
     images = Images.of(bound.manifest)
     notes = notes_on(bound.manifest, images, options.held_out)
     missing = images.missing()

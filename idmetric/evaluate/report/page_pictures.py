@@ -26,7 +26,7 @@ class PagePictures:
         self._uris: dict[str | bytes, str] = {}
 
     def take(self, item: Item, picture: Image.Image) -> None:
-        """Keep the picture of an image; a `Want` of the stream."""
+        """Keep the picture of an image; called while it is read."""
         if isinstance(item.image, str | bytes) and len(self._uris) < _MOST:
             self._uris[item.image] = thumbnail(picture, self._limit)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, islice
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from idmetric.metric.files import Progress
-from idmetric.stream import Input, batches
+from idmetric.metric.files import Progress, in_order
+from idmetric.stream import threads
 from idmetric.train.batches import Pictures, batch_rows, generator, share, steps_per_epoch
 from idmetric.train.features import FeatureCache, picture_keys
 from idmetric.train.nearid.data import MISSING, Identity, Rows, Shape, draw
@@ -128,19 +129,20 @@ class NearIDBatches:
         if processes.main:
             print(f"nearid: features of {new:,} of {len(pictures):,} pictures go to {cache.folder}", flush=True)
 
-        def read(key: str) -> Input[str]:
+        def read(key: str) -> Tensor:
             row, is_masked = pictures[key]
-            return Input(key, pixels=self.pictures.read_bytes(row, foreground=is_masked))
+            return self.pictures.read_bytes(row, foreground=is_masked)
 
         with Progress("pictures", processes.main, verb="computed features of") as progress:
             batch_size = 1 if processes.device.type == "cpu" else chunk
             done = count(1)
 
             def compute(keys: Sequence[str]) -> Iterator[Tensor]:
-                for batch in batches(keys, read, batch_size=batch_size):
-                    for features in tokens(torch.stack([item.pixels for item in batch])):
-                        yield features
-                        progress(next(done), new // processes.count)
+                with closing(in_order(read, keys, threads=threads(None), waiting=2 * batch_size)) as pixels:
+                    while batch := list(islice(pixels, batch_size)):
+                        for features in tokens(torch.stack(batch)):
+                            yield features
+                            progress(next(done), new // processes.count)
 
             cache.fill(list(pictures), compute, processes)
         self.cache = cache

@@ -15,7 +15,7 @@ from idmetric.evaluate.protocols.common.pairwise import PairModel
 from idmetric.evaluate.protocols.common.result import Result, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
 from idmetric.metric.embedding import Embedding
-from idmetric.stream import PlainVectorModel
+from idmetric.stream import PlainModel
 
 PLAIN = EvalSettings(bootstrap=0)
 
@@ -67,7 +67,7 @@ class Scripted:
         return self.scores(self.manifest, np.asarray(a), np.asarray(b))
 
 
-class Drawn(PlainVectorModel):
+class Drawn(PlainModel):
     """A model whose embedding of an image is drawn by the image's color: random, and the same each time."""
 
     def __init__(self, name: str = "drawn", spread: float = 1.0) -> None:

@@ -29,7 +29,7 @@ from idmetric.metric.embedder import auto_device
 from idmetric.metric.embedding import Embedding
 from idmetric.metric.fingerprint import weights_digest
 from idmetric.metric.images import picture_pixels
-from idmetric.stream import PlainVectorModel
+from idmetric.stream import PlainModel
 from idmetric.version import __version__
 
 DeviceLike = torch.device | str
@@ -49,7 +49,7 @@ def hsv_vector(image: Image.Image) -> Array:
     return np.sqrt(shares)
 
 
-class Hsv(PlainVectorModel):
+class Hsv(PlainModel):
     """`hsv_vector` as a model."""
 
     def signature(self) -> dict[str, str]:
@@ -128,7 +128,7 @@ class Lpips(PairBaseline):
         return 1 - distances
 
 
-class DreamSim(PlainVectorModel):
+class DreamSim(PlainModel):
     """DreamSim (Fu et al. 2023) by its authors' package: cosine of its embeddings.
 
     Args:
@@ -178,7 +178,7 @@ class DreamSim(PlainVectorModel):
         return Embedding(unit_vectors, model=self.name)
 
 
-def open_baseline(name: str, device: DeviceLike | None = None) -> PlainVectorModel | PairModel:
+def open_baseline(name: str, device: DeviceLike | None = None) -> PlainModel | PairModel:
     """The baseline of that name, see this module's table.
 
     Raises:

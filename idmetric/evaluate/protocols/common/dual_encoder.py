@@ -25,12 +25,12 @@ from idmetric.metric.embedding import Embedding
 from idmetric.metric.errors import CheckpointError
 from idmetric.metric.files import need
 from idmetric.metric.fingerprint import weights_digest
-from idmetric.stream import PlainVectorModel
+from idmetric.stream import PlainModel
 
 _CLASSES = {"clip": "CLIPModel", "siglip": "SiglipModel"}  # SigLIP2 at a fixed size is of type siglip too
 
 
-class DualEncoder(PlainVectorModel):
+class DualEncoder(PlainModel):
     """A CLIP or SigLIP of transformers as a baseline.
 
     Args:

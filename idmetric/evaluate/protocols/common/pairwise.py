@@ -7,27 +7,27 @@ any number of images.
 
 from __future__ import annotations
 
-import threading
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from idmetric.data.embed import items_of
+from idmetric.data.embed import Want, items_of, take_all
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.protocols.common.columns import Array, Ints
-from idmetric.stream import Head, ImageModel, Look, PlainModel, Reader, Want, batches
+from idmetric.stream import ImageModel, Look, PlainModel, Reader
 
 Rows = Sequence[int] | NDArray[np.integer]
 Progress = Callable[[int, int], None]
 Prepared = tuple[Tensor, Mapping[int, int]]  # pixels (N, ...) of different images, and row -> its image
 
 _TILE_BYTES = 2**30  # of features in a tile, of which two are held
-_BATCH = 32  # images read at once
+_AHEAD = 64  # images
 _AT_ONCE = 2**24  # bytes of features compared in one step: they fit a processor's cache
 
 
@@ -39,62 +39,41 @@ def prepare(
     look: Look = Look(),
     workers: int | None = None,
     progress: Progress | None = None,
-    head: Head | None = None,
     wants: Sequence[Want] = (),
 ) -> tuple[dict[str, Prepared], dict[int, str]]:
-    """Read rows (default all) for each metric, equal images once.
+    """Read rows (default all) for each metric, one after the other; images that a metric sees alike are kept once.
 
     If some images cannot be used, nothing is prepared: row -> reason is returned, for all of them.
 
     Args:
         models: name -> metric.
-        progress: called with (images read, images to read).
-        head, wants: see `idmetric.data.embed.embed`.
+        progress: called with (images read, images to read), of all metrics together.
+        wants: see `idmetric.data.embed.embed`.
     """
     items, problems = items_of(manifest, rows, look)
     if problems:
         return {}, problems
-    claims: dict[str, tuple[int, set[int]]] = {}  # by content: the thread that prepares it, and for which metrics
-
-    def is_repeated(number: int, key: str) -> bool:
-        thread = threading.get_ident()
-        owner, prepared_for = claims.setdefault(key, (thread, set()))
-        if owner != thread or number in prepared_for:
-            return True
-        prepared_for.add(number)
-        return False
-
-    reader = Reader(list(models.values()), look, on_error="skip", is_known=is_repeated, wants=wants)
-    reader.head = head
-
-    numbers: dict[str, int] = {}  # key of content -> place among the pixels
-    pixels: dict[str, list[Tensor]] = {name: [] for name in models}
-    keys: dict[int, str] = {}
-    broken: dict[str, str] = {}  # key of content -> why it cannot be used
-    done = 0
-    with closing(batches(items, reader.read, batch_size=_BATCH, workers=workers)) as ahead:
-        for batch in ahead:
-            for image in batch:
-                rows_of_image: list[int] = image.item.source
-                keys |= dict.fromkeys(rows_of_image, image.key)
-                if image.problem:
-                    problems |= dict.fromkeys(rows_of_image, image.problem)
-                    broken[image.key] = image.problem
-                if image.pixels is not None:
-                    numbers[image.key] = len(numbers)
-                    for number, name in enumerate(models):
-                        pixels[name].append(image.pixels[number])
-            done += len(batch)
-            if progress is not None:
-                progress(done, len(items))
-
-    for row, key in keys.items():
-        if key in broken:
-            problems.setdefault(row, broken[key])
-    if problems:
-        return {}, problems
-    number_of_row = {row: numbers[key] for row, key in keys.items()}
-    return {name: (torch.stack(images), number_of_row) for name, images in pixels.items()}, {}
+    prepared: dict[str, Prepared] = {}
+    for metric_number, (name, model) in enumerate(models.items()):
+        also = partial(take_all, wants) if wants and not metric_number else None
+        pixels: dict[bytes, Tensor] = {}  # by a digest of themselves
+        number_of_row: dict[int, int] = {}
+        numbers: dict[bytes, int] = {}
+        with closing(Reader(model, look, also=also).read_ahead(items, workers, ahead=_AHEAD)) as stream:
+            for done, seen in enumerate(stream, 1):
+                if seen.problem is not None:
+                    problems |= dict.fromkeys(seen.item.source, str(seen.problem))
+                else:
+                    digest = hashlib.sha256(seen.pixels.numpy().tobytes()).digest()
+                    pixels.setdefault(digest, seen.pixels)
+                    number = numbers.setdefault(digest, len(numbers))
+                    number_of_row |= dict.fromkeys(seen.item.source, number)
+                if progress is not None:
+                    progress(metric_number * len(items) + done, len(models) * len(items))
+        if problems:
+            return {}, problems
+        prepared[name] = torch.stack(list(pixels.values())), number_of_row
+    return prepared, {}
 
 
 class PairModel(PlainModel):

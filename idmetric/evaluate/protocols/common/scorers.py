@@ -4,8 +4,8 @@
     scorers.models["tiny"].matrix([0, 1], [2, 3])  # similarities (2, 2) of rows 0, 1 to rows 2, 3
     scorers.models["LPIPS"].pairs([0, 1], [2, 3])  # similarities (2,) of rows 0 and 2, rows 1 and 3
 
-Models that give vectors are embedded together, each image once. Metrics of pairs (LPIPS, DiffSim) see each image once
-too, and compare when they are asked, see `pairwise`.
+Models that give vectors are embedded one after the other, each image once. Metrics of pairs (LPIPS, DiffSim) see each
+image once too, and compare when they are asked, see `pairwise`.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from idmetric.metric.distance import distance, distance_matrix, needs_patches
 from idmetric.scoring.calibration import PAIR_RATE, CalibrationError, calibration_of
 from idmetric.scoring.limits import Limit
 from idmetric.store import settings_digest
-from idmetric.stream import Head, Look, PlainVectorModel, VectorModel, Want
+from idmetric.stream import ImageModel, Look, PlainModel
 
 if TYPE_CHECKING:
     import torch
     from typing_extensions import TypeIs
 
-    from idmetric.data.embed import Stored
+    from idmetric.data.embed import Stored, Want
     from idmetric.data.manifest.table import Manifest
     from idmetric.evaluate.protocols.common.pairwise import PairModel
     from idmetric.metric.embedder import Embedder
     from idmetric.metric.embedding import Embedding
 
 Rows = Sequence[int] | NDArray[np.integer]
-Model: TypeAlias = "Embedder | PlainVectorModel | PairModel | PairJudge"  # what `models.open_model` opens
+Model: TypeAlias = "Embedder | PlainModel | PairModel | PairJudge"  # what `models.open_model` opens
 Models: TypeAlias = "Mapping[str, Model]"  # by the names that the user gave
 Progress = Callable[[int, int], None]
 _PATCH_BYTES = 2**28  # of patch tokens held at once, on each side of a matrix
@@ -173,7 +173,6 @@ def bind(
     rows_of: Callable[[Manifest], Rows] | None = None,
     words_of: Callable[[Manifest], Mapping[int, str]] | None = None,
     *,
-    head: Head | None = None,
     wants: Sequence[Want] = (),
 ) -> Bound:
     """Read and embed the images of a manifest (or of some rows) for all models.
@@ -182,7 +181,7 @@ def bind(
         models: name -> an `Embedder`, or a result of `models.open_model`.
         rows_of: the rows of a manifest that are needed; default all.
         words_of: row -> the text that goes with its image, for models that read; see `idmetric.data.embed.embed`.
-        head, wants: see `idmetric.data.embed.embed`; in addition to the settings' own.
+        wants: see `idmetric.data.embed.embed`; in addition to the settings' own.
 
     Raises:
         ManifestError: naming all images that cannot be used, unless `settings.on_error` is "skip", which leaves them
@@ -194,13 +193,13 @@ def bind(
     from idmetric.evaluate.protocols.common.pairwise import PairModel
     from idmetric.metric.embedder import Embedder
 
-    vector_models: dict[str, VectorModel] = {}
+    vector_models: dict[str, ImageModel] = {}
     pair_models: dict[str, PairModel] = {}
     judges: dict[str, PairJudge] = {}
     for name, model in models.items():
         if isinstance(model, PairModel):
             pair_models[name] = model
-        elif isinstance(model, Embedder | PlainVectorModel):
+        elif isinstance(model, Embedder | PlainModel):
             vector_models[name] = model
         else:
             judges[name] = model
@@ -219,10 +218,10 @@ def bind(
         scorers: dict[str, Scorer] = {}
         problems: dict[int, str] = {}
         if vector_models:
-            bound, problems = _bound_vectors(manifest, vector_models, settings, rows, words, head, wants)
+            bound, problems = _bound_vectors(manifest, vector_models, settings, rows, words, wants)
             scorers |= bound
         if pair_models and not problems:
-            bound, problems = _bound_pairs(manifest, pair_models, settings, rows, head, wants_of_pair_models)
+            bound, problems = _bound_pairs(manifest, pair_models, settings, rows, wants_of_pair_models)
             scorers |= bound
         for name, judge in judges.items():
             if not problems:
@@ -242,11 +241,10 @@ def bind(
 
 def _bound_vectors(
     manifest: Manifest,
-    models: Mapping[str, VectorModel],
+    models: Mapping[str, ImageModel],
     settings: EvalSettings,
     rows: Rows | None,
     words: Mapping[int, str],
-    head: Head | None,
     wants: Sequence[Want],
 ) -> tuple[dict[str, Scorer], dict[int, str]]:
     """Models bound to the embeddings of rows, and row -> reason of images that cannot be used.
@@ -272,7 +270,6 @@ def _bound_vectors(
         workers=settings.workers,
         progress=settings.progress,
         skip=True,
-        head=head,
         wants=wants,
     )
     scorers: dict[str, Scorer] = {}
@@ -288,7 +285,6 @@ def _bound_pairs(
     models: Mapping[str, PairModel],
     settings: EvalSettings,
     rows: Rows | None,
-    head: Head | None,
     wants: Sequence[Want],
 ) -> tuple[dict[str, Scorer], dict[int, str]]:
     """Metrics of pairs bound to the images of rows, and row -> reason of images that cannot be used."""
@@ -301,7 +297,6 @@ def _bound_pairs(
         look=settings.look,
         workers=settings.workers,
         progress=settings.progress,
-        head=head,
         wants=wants,
     )
     scorers: dict[str, Scorer] = {}
@@ -323,7 +318,7 @@ def is_embedder(model: Any) -> TypeIs[Embedder]:
     return isinstance(model, Embedder)
 
 
-def facts_of(model: VectorModel) -> dict[str, str]:
+def facts_of(model: ImageModel) -> dict[str, str]:
     """A model's signature, for an `Embedder` with its weights and settings."""
     if not is_embedder(model):
         return model.signature()
@@ -339,7 +334,7 @@ def facts_of(model: VectorModel) -> dict[str, str]:
 class VectorScorer:
     """Similarity 1 - distance of embeddings."""
 
-    def __init__(self, model: VectorModel, stored: Stored, distance: str = "cls") -> None:
+    def __init__(self, model: ImageModel, stored: Stored, distance: str = "cls") -> None:
         self.model = model
         self.stored = stored
         self.distance = distance

@@ -6,13 +6,12 @@ import io
 import tempfile
 import threading
 import weakref
-from contextlib import suppress
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from idmetric.metric.images import SIZE, open_file, small_picture
+from idmetric.metric.images import SIZE, small_picture
 from idmetric.stream import Item
 
 ImageSource = str | bytes  # of a manifest's row
@@ -28,23 +27,18 @@ class PicturesTaken:
         weakref.finalize(self, self._file.close)
         self._lock = threading.Lock()
 
-    def take_size(self, item: Item, data: bytes) -> None:
-        """Note an image's size as stored; a `Head` of the stream."""
-        if isinstance(item.image, ImageSource):
-            with suppress(Exception), open_file(io.BytesIO(data)) as image:  # decoding reports the reason
-                self._sizes[item.image] = image.size
-
     def take(self, item: Item, picture: Image.Image) -> None:
-        """Keep the small picture of an image; a `Want` of the stream."""
+        """Note the size of an image, and keep its small picture; called while it is read."""
         if not isinstance(item.image, ImageSource):
             return
+        self._sizes[item.image] = picture.size
         data = small_picture(picture).tobytes()
         with self._lock:
             self._places[item.image] = self._file.seek(0, io.SEEK_END)
             self._file.write(data)
 
     def size(self, source: ImageSource) -> tuple[int, int]:
-        """Width and height of an image as stored."""
+        """Width and height of an image, upright."""
         return self._sizes[source]
 
     def small(self, source: ImageSource) -> NDArray[np.uint8]:
