@@ -59,6 +59,4 @@ def understanding(what: StrPath) -> Iterator[None]:
     except CheckpointError as error:
         raise CheckpointError(f"{os.fspath(what)}: {error}") from error
     except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RuntimeError, re.error) as error:
-        raise CheckpointError(
-            f"{os.fspath(what)!r} holds a damaged checkpoint: {type(error).__name__}: {error}"
-        ) from error
+        raise CheckpointError(f"{os.fspath(what)!r} cannot be used: {type(error).__name__}: {error}") from error

@@ -17,8 +17,6 @@ from idmetric.metric.checkpoints.released import (
     ADAPTER_CONFIG,
     HEADS,
     IDSIM,
-    Release,
-    find,
     short_name,
     source_name,
 )
@@ -40,6 +38,8 @@ FILES = (*checkpoint.FILES, ADAPTER_CONFIG, ADAPTER, *HEADS.values())
 _SIDE = 448  # of the release's input, in pixels
 _PREFIX = "base_model.model."
 _TRUNK = "extractor.model."
+_WRAPPED = ".base_layer."  # in PEFT's names of layers with LoRA
+_TRAINED = "modules_to_save.default."  # before PEFT's copy of a module that it trains as a whole
 
 
 def read_checkpoint(
@@ -57,29 +57,30 @@ def read_checkpoint(
     Raises:
         CheckpointError: if the weights cannot be found, fetched or understood.
     """
-    source = source_name(source)
+    name = short_name(source_name(source))
     folder = resolve(source, FILES, **hub)
-    name = short_name(source)
-    if not (folder / ADAPTER_CONFIG).is_file() and find(source, IDSIM) is None:
+    if (folder / checkpoint.CONFIG).is_file() and not (folder / ADAPTER_CONFIG).is_file():
         return name, checkpoint.read(folder)
+    file_of(folder, ADAPTER_CONFIG)  # raises
 
-    name_of_folder = short_name(str(folder.resolve()))
-    variants = [known for known in IDSIM if known in os.path.basename(name_of_folder)]
-    release = IDSIM.get(variant or "".join(variants))
-    if release is None:
+    folder_name = os.path.basename(short_name(str(folder.resolve())))
+    variants = [variant] if variant else [known for known in IDSIM if known in folder_name]
+    if len(variants) != 1 or variants[0] not in IDSIM:
         raise CheckpointError(
-            f"{name!r} holds an ID-Sim adapter, but its name does not show for which backbone: pass variant=, one of "
-            f"{', '.join(IDSIM)}"
+            f"{str(folder)!r} holds an ID-Sim adapter, but its name does not show for which backbone: pass variant=, "
+            f"one of {', '.join(IDSIM)}"
         )
-    return name, read_idsim(release, folder, hub, backbone_weights, backbone_args)
+    backbone = IDSIM[variants[0]].backbone
+    if backbone_weights is None:
+        backbone_weights = pretrained_file(backbone, {**hub, "revision": None})  # the revision is the adapter's
+    return name, read_idsim(folder, backbone, backbone_weights, backbone_args)
 
 
 def read_idsim(
-    release: Release,
     folder: Path,
-    hub: Mapping[str, Any],
-    backbone_weights: StrPath | None,
-    backbone_args: Mapping[str, Any] | None,
+    backbone: str,
+    backbone_weights: StrPath,
+    backbone_args: Mapping[str, Any] | None = None,
 ) -> Checkpoint:
     """Read an ID-Sim checkpoint as its authors published it: a PEFT adapter and two heads, over a frozen backbone.
 
@@ -88,34 +89,28 @@ def read_idsim(
     query or value biases, in its file or in the adapter, becomes timm's variant with them.
 
     Args:
-        release: which backbone.
         folder: has the four official files.
-        hub: options of `resolve`, for the backbone's repository; the revision is the adapter's.
-        backbone_weights: local file with the backbone, instead of timm's repository: safetensors in timm's format, or
-            Meta's .pth.
+        backbone: timm's name.
+        backbone_weights: safetensors in timm's format, or Meta's .pth.
         backbone_args: more arguments of `timm.create_model`.
 
     Returns:
         A checkpoint in our own format, `config` fitting `IDSimConfig`; its revision names both parts, as
         "adapter+backbone".
     """
-    config_file = file_of(folder, ADAPTER_CONFIG)
-    adapter_file = file_of(folder, ADAPTER)
-    adapter_config = checkpoint.read_json(config_file)
+    files = [file_of(folder, name) for name in (ADAPTER, ADAPTER_CONFIG, *HEADS.values())]
+    adapter_file, config_file, *head_files = files
+    lora = checkpoint.read_json(config_file)
     with understanding(config_file):
-        check_lora(adapter_config)
+        check_lora(lora)
     with understanding(adapter_file):
         adapter = _trunk_adapter(read_finite(adapter_file))
     state = {}
-    for head, name in HEADS.items():
-        for key, value in read_head(file_of(folder, name), adapter_config, f"{head}.").items():
+    for head, path in zip(HEADS, head_files, strict=True):
+        for key, value in read_head(path, lora, f"{head}.").items():
             state[f"{head}.{key}"] = value
 
-    # the backbone
-    if backbone_weights is None:
-        backbone_weights = pretrained_file(release.backbone, {**hub, "revision": None})
     with understanding(backbone_weights):
-        backbone = release.backbone
         published = read_weights(backbone_weights)
         if "dinov3" in backbone:
             adapter = dinov3_names(adapter)
@@ -128,20 +123,17 @@ def read_idsim(
             side = _SIDE // trunk["patch_embed.proj.weight"].shape[-1]
             trunk["pos_embed"] = resample_positions(trunk["pos_embed"], (side, side), 0.1)
     with understanding(adapter_file):
-        trunk = merge_lora(trunk, adapter, adapter_config, _TRUNK)
+        trunk = merge_lora(trunk, adapter, lora, _TRUNK)
     state |= {f"backbone.{key}": value for key, value in trunk.items()}
 
     config = {
         "model_type": "idsim",
-        "format": checkpoint.FORMAT,
         "backbone": backbone,
         "backbone_args": dict(backbone_args or {}),
         "image_size": _SIDE,
         "hidden": len(state["mlp_cls.fc1.weight"]),
     }
-    heads = [folder / name for name in HEADS.values()]
-    adapter_revision = revision_of(adapter_file, config_file, *heads)
-    revision = f"{adapter_revision}+{revision_of(backbone_weights)[:12]}"
+    revision = f"{revision_of(*files)}+{revision_of(backbone_weights)[:12]}"
     return Checkpoint(config, state, revision, folder)
 
 
@@ -149,34 +141,25 @@ def _trunk_adapter(adapter: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The adapter's tensors for the backbone; those for the heads are ignored, as the heads' files hold them too."""
     trunk_adapter = {}
     for key, value in adapter.items():
-        name = key.removeprefix(_PREFIX)
+        name = key.removeprefix(_PREFIX).replace(_WRAPPED, ".")
         if name.startswith(_TRUNK):
-            trunk_adapter[_without_wrapper(name.removeprefix(_TRUNK))] = value
+            trunk_adapter[name.removeprefix(_TRUNK)] = value
         elif not name.startswith(tuple(HEADS)):
             raise CheckpointError(f"the adapter holds {key!r}: not a layer of ID-Sim's backbone or heads")
     return trunk_adapter
 
 
-def read_head(path: Path, adapter_config: Mapping[str, Any], prefix: str = "") -> dict[str, Tensor]:
+def read_head(path: Path, lora_config: Mapping[str, Any], prefix: str = "") -> dict[str, Tensor]:
     """A head's weights with its LoRA, if PEFT has wrapped it, folded in."""
-    tensors = read_finite(path)
-    trained = "modules_to_save.default."  # PEFT's copy of a module that it trains as a whole
-    has_copy = any(key.startswith(trained) for key in tensors)
-    plain, lora = {}, {}
-    for key, value in tensors.items():
-        if has_copy and not key.startswith(trained):
-            continue
-        key = key.removeprefix(trained)
-        if ".lora_" in key:
-            lora[key] = value
-        else:
-            plain[_without_wrapper(key)] = value
+    tensors = {key.replace(_WRAPPED, "."): value for key, value in read_finite(path).items()}
+    trained = {key: value for key, value in tensors.items() if key.startswith(_TRAINED)}
+    plain: dict[str, Tensor] = {}
+    lora: dict[str, Tensor] = {}
+    for key, value in (trained or tensors).items():
+        part = lora if ".lora_" in key else plain
+        part[key.removeprefix(_TRAINED)] = value
     with understanding(path):
-        head = merge_lora(plain, lora, adapter_config, prefix)
+        head = merge_lora(plain, lora, lora_config, prefix)
         if "fc1.weight" not in head:
             raise CheckpointError("not an ID-Sim head: it has no fc1.weight")
     return head
-
-
-def _without_wrapper(key: str) -> str:
-    return key.replace(".base_layer.", ".")  # PEFT's name of a layer with LoRA

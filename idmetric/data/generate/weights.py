@@ -263,7 +263,7 @@ def _filled(library: str, class_name: str, folder: Path, place: Place) -> Any:
         read_shards,
         weight_files,
     )
-    from idmetric.metric.checkpoints.weights import check_loaded, check_types
+    from idmetric.metric.checkpoints.weights import check_finite, check_types
 
     if library == "transformers":
         return open_model(class_name, folder, dtype=place.torch_dtype(), is_exact=False)
@@ -274,8 +274,8 @@ def _filled(library: str, class_name: str, folder: Path, place: Place) -> Any:
     state = read_shards(files)
     check_types(state, str(folder))
     model, report = _from_pretrained(class_name, folder, place, output_loading_info=True)
-    check_report(report | {"unexpected_keys": []}, str(folder))
-    check_loaded(model.state_dict(), state, str(folder))
+    check_report(report | {"unexpected_keys": []}, folder)
+    check_finite(model.state_dict(), folder)
     return model
 
 

@@ -1,4 +1,4 @@
-"""Settings that come from a file: ValueError for wrong types and ranges, before anything is built from them."""
+"""Model folders of our own format, locally or in the Hub's cache: config.json and model.safetensors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,11 +16,9 @@ from torch import Tensor
 
 from idmetric.metric.checkpoints.config import check_arguments, check_fields, check_view
 from idmetric.metric.checkpoints.weights import read_finite
-from idmetric.metric.errors import CheckpointError, check_file
-from idmetric.metric.files import StrPath, read_json_file, replacing, writing
+from idmetric.metric.errors import CheckpointError, check_file, understanding
+from idmetric.metric.files import StrPath, read_json_file, replacing
 from idmetric.version import __version__
-
-# The only reader and writer of model folders: config.json and model.safetensors, locally or on the Hub.
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -28,6 +26,7 @@ CALIBRATION = "calibration.json"  # optional, see idmetric.scoring.calibration
 FILES = (CONFIG, WEIGHTS, CALIBRATION)  # of our own format
 RECORD = "recipe.json"  # in the folder of a training run
 FORMAT = 1
+_RECORDED = ("model_type", "format", "idmetric_version", "name")  # in a config.json, but no settings
 _SETTINGS = 2**24  # bytes of a JSON file
 
 
@@ -89,15 +88,12 @@ def write(
         CheckpointError: for quantized weights.
     """
     check_plain(state)
-    target = Path(folder)
-    with writing(target):
-        target.mkdir(parents=True, exist_ok=True)
-    record = {**config, "format": FORMAT, "idmetric_version": __version__}
     tensors = {key: value.detach().cpu().contiguous() for key, value in state.items()}
-    with replacing(target / WEIGHTS) as path:
+    with replacing(Path(folder, WEIGHTS), parents=True) as path:
         save_file(tensors, path, {"format": "pt"})
+    record = {**config, "format": FORMAT, "idmetric_version": __version__}
     text = json.dumps(record, indent=2, sort_keys=True)
-    with replacing(target / CONFIG) as path:
+    with replacing(Path(folder, CONFIG)) as path:
         path.write_text(text + "\n", encoding="utf-8")
 
 
@@ -118,11 +114,9 @@ def read(folder: Path) -> Checkpoint:
     """
     path = file_of(folder, CONFIG)
     config = read_json(path)
-    config_format = config.get("format")
-    if not isinstance(config.get("model_type"), str) or not isinstance(config_format, int):
-        raise CheckpointError(f"{str(path)!r} is not an idmetric config: it has no model_type or format")
-    if config_format > FORMAT:
-        raise CheckpointError(f"{str(path)!r} has format {config_format}; this version of idmetric reads {FORMAT}")
+    if config.get("format") != FORMAT:
+        saved_format = config.get("format")
+        raise CheckpointError(f"{str(path)!r} is no config of idmetric's format {FORMAT}: it has {saved_format!r}")
     weights = file_of(folder, WEIGHTS)
     return Checkpoint(config, read_finite(weights, packed=True), revision_of(weights, path), folder)
 
@@ -142,30 +136,19 @@ def parse(kind: type[T], saved: Checkpoint, model_type: str) -> T:
         CheckpointError: if it describes another kind of model, lacks or has unknown fields, or a value is of another
             type or beyond its range.
     """
-    saved_type = saved.config["model_type"]
+    saved_type = saved.config.get("model_type")
     if saved_type != model_type:
-        raise CheckpointError(
-            f"{str(saved.folder)!r} holds a model of type {saved_type!r}, not {model_type!r}: use idmetric.load"
-        )
-
-    names = {field.name for field in fields(kind)}  # type: ignore[arg-type]  # kind is a dataclass
-    unknown = saved.config.keys() - names - {"model_type", "format", "idmetric_version", "name"}
-    if unknown:
-        raise CheckpointError(
-            f"the config of {str(saved.folder)!r} has fields this version does not know: {sorted(unknown)}"
-        )
+        raise CheckpointError(f"{str(saved.folder)!r} holds a model of type {saved_type!r}, not {model_type!r}")
     values = {}
-    for name in saved.config.keys() & names:
-        value = saved.config[name]
-        values[name] = tuple(value) if isinstance(value, list) else value
+    for key, value in saved.config.items():
+        if key not in _RECORDED:
+            values[key] = tuple(value) if isinstance(value, list) else value
 
-    try:
+    with understanding(saved.folder / CONFIG):
         check_fields(kind, values)
-        config: Any = kind(**values)
+        config: Any = kind(**values)  # raises for unknown fields
         check_view(config.image_size, config.mean, config.std)
         check_arguments(getattr(config, "backbone_args", {}))
-    except (TypeError, ValueError) as error:
-        raise CheckpointError(f"the config of {str(saved.folder)!r}: {error}") from error
     return config  # type: ignore[no-any-return]
 
 

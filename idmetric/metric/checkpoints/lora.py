@@ -12,6 +12,37 @@ from torch import Tensor
 
 from idmetric.metric.errors import CheckpointError
 
+# settings of PEFT's LoRA with which a layer computes something else, or has other base weights
+_OTHER_KINDS = (
+    "use_dora",
+    "fan_in_fan_out",
+    "layer_replication",
+    "target_parameters",
+    "trainable_token_indices",
+    "alora_invocation_tokens",
+    "use_qalora",
+    "use_bdlora",
+    "kasa_config",
+    "velora_config",
+    "monteclora_config",
+)
+_OTHER_STARTS = ("pissa", "olora", "loftq", "corda", "lora_ga")  # these change the base model's weights first
+
+
+def check_lora(config: Mapping[str, Any]) -> None:
+    """Refuse an adapter_config.json of another kind of adapter than `merge_lora` merges, by CheckpointError."""
+    others = [setting for setting in _OTHER_KINDS if config.get(setting)]
+    if config.get("peft_type", "LORA") != "LORA":
+        others.append(str(config["peft_type"]))
+    start = str(config.get("init_lora_weights", True))
+    if start.startswith(_OTHER_STARTS):
+        others.append(start)
+    for pattern in config.get("alpha_pattern") or {}:
+        if not re.fullmatch(r"\^?[\w.\\]+", pattern):  # others may take forever to match
+            others.append(f"the alpha_pattern {pattern!r}")
+    if others:
+        raise CheckpointError(f"an adapter with {', '.join(others)} is not plain LoRA: merge it with peft")
+
 
 def merge_lora(
     state: dict[str, Tensor],
@@ -44,57 +75,21 @@ def merge_lora(
         if match is not None:
             module, side = match.groups()
             pairs.setdefault(module, {})[side] = value
-        elif ".lora_" in key or key not in state or state[key].shape != value.shape:
-            raise CheckpointError(f"the adapter holds {key!r}: not a LoRA matrix, and no layer of the model fits it")
-        else:
+        elif ".lora_" not in key and key in state and state[key].shape == value.shape:
             state[key] = value
+        else:
+            raise CheckpointError(f"the adapter holds {key!r}: not a LoRA matrix, and no layer of the model fits it")
 
     for module, pair in pairs.items():
         name = f"{module}.weight"
-        if name not in state:
-            raise CheckpointError(f"the adapter changes {module!r}, which the model does not have")
-        if len(pair) < 2:
-            raise CheckpointError(f"the adapter holds only half of the pair lora_A, lora_B of {module!r}")
+        if name not in state or len(pair) < 2:
+            raise CheckpointError(f"the adapter lacks a lora_A or lora_B of {module!r}, or the model that layer")
         divisor: float = len(pair["A"])  # the rank
         if config.get("use_rslora"):
             divisor = math.sqrt(divisor)
         scale = _alpha(prefix + module, config) / divisor
         state[name] = _add_product(state[name], pair["A"], pair["B"], scale)
     return state
-
-
-# settings of PEFT's LoRA with which a layer computes something else, or has other base weights
-_OTHER_KINDS = (
-    "use_dora",
-    "fan_in_fan_out",
-    "layer_replication",
-    "target_parameters",
-    "trainable_token_indices",
-    "alora_invocation_tokens",
-    "use_qalora",
-    "use_bdlora",
-    "kasa_config",
-    "velora_config",
-    "monteclora_config",
-)
-_OTHER_STARTS = ("pissa", "olora", "loftq", "corda", "lora_ga")  # these change the base model's weights first
-
-
-def check_lora(config: Mapping[str, Any]) -> None:
-    """Refuse an adapter_config.json of another kind of adapter than `merge_lora` merges, by CheckpointError."""
-    if config.get("peft_type", "LORA") != "LORA":
-        raise CheckpointError(f"only LoRA adapters can be merged, not {config['peft_type']}")
-    for setting in _OTHER_KINDS:
-        if config.get(setting):
-            raise CheckpointError(f"a LoRA adapter with {setting} cannot be merged here: merge it with peft")
-    for pattern in config.get("alpha_pattern") or {}:
-        if not re.fullmatch(r"\^?[\w.\\]+", pattern):  # others may take forever to match
-            raise CheckpointError(f"alpha_pattern holds {pattern!r}, not a module's name: merge it with peft")
-    if str(config.get("init_lora_weights", True)).startswith(_OTHER_STARTS):
-        raise CheckpointError(
-            f"a LoRA adapter with init_lora_weights {config['init_lora_weights']!r} changes the base model's "
-            "weights first: merge it with peft"
-        )
 
 
 def _alpha(module: str, config: Mapping[str, Any]) -> float:
@@ -105,16 +100,12 @@ def _alpha(module: str, config: Mapping[str, Any]) -> float:
     return float(config.get("lora_alpha", 8))
 
 
-def _add_product(weight: Tensor, lora_a: Tensor, lora_b: Tensor, scale: float) -> Tensor:
+def _add_product(weight: Tensor, a: Tensor, b: Tensor, scale: float) -> Tensor:
     """W + scale * B A, in float32 or better."""
-    b = lora_b.flatten(1)
-    fits_outputs = b.shape == (weight.shape[0], lora_a.shape[0])
-    fits_inputs = lora_a.shape[1:] == weight.shape[1:]
-    if not (fits_outputs and fits_inputs):
-        matrices = f"{tuple(lora_a.shape)} and {tuple(lora_b.shape)}"
-        raise CheckpointError(f"LoRA matrices of shapes {matrices} do not fit a weight of shape {tuple(weight.shape)}")
+    rank = len(a)
+    if a.shape[1:] != weight.shape[1:] or b.flatten(1).shape != (len(weight), rank):
+        shapes = f"{tuple(a.shape)} and {tuple(b.shape)}"
+        raise CheckpointError(f"LoRA matrices of shapes {shapes} do not fit a weight of shape {tuple(weight.shape)}")
     dtype = torch.promote_types(weight.dtype, torch.float32)
-    matrix = weight.flatten(1).to(dtype)
-    a = lora_a.flatten(1).to(dtype)
-    merged = torch.addmm(matrix, b.to(dtype), a, alpha=scale)
-    return merged.view(weight.shape)
+    matrix, inner, outer = (tensor.flatten(1).to(dtype) for tensor in (weight, a, b))
+    return torch.addmm(matrix, outer, inner, alpha=scale).view(weight.shape)

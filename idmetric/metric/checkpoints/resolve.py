@@ -89,30 +89,19 @@ def _late_bar() -> Any:
 
 
 def _reason(error: Exception, repo: str, revision: str | None) -> str:
-    """Why the Hub client failed, and how to fix it."""
+    """Why the Hub client failed, and how to fix it; faults of this machine and of the network keep their own words."""
     from huggingface_hub import constants, errors
-
-    cause = error.__cause__ or error
-    for fault in (error, cause):  # those of this machine keep their own words
-        is_local = isinstance(fault, OSError) and (fault.filename is not None or fault.errno is not None)
-        if is_local or isinstance(fault, ImportError):
-            return f"{type(fault).__name__}: {fault}"
 
     page = f"{constants.ENDPOINT}/{repo}"
     log_in = "pass token=, set HF_TOKEN, or run `hf auth login`"
-    status = getattr(getattr(cause, "response", None), "status_code", None)
     if isinstance(error, errors.GatedRepoError):
         return f"it is gated: accept its license at {page}, then {log_in}"
     if isinstance(error, errors.RevisionNotFoundError):
         return f"it has no revision {revision!r}, see {page}/commits/main"
-    if isinstance(error, errors.RepositoryNotFoundError) or status == 401:
+    if isinstance(error, errors.RepositoryNotFoundError):
         return f"the repository does not exist, is private, or refuses the token: check the name, and {log_in}"
-    if status is not None:
-        return f"HTTP {status} for {page}: check the name, the token's rights and HF_ENDPOINT, or try again later"
-    if isinstance(error, errors.LocalEntryNotFoundError) and (cause is error or constants.HF_HUB_OFFLINE):
-        return "the network is switched off (local_files_only or HF_HUB_OFFLINE) and the files are not in the cache"
-    text = " ".join(str(cause).split())[:200]
-    return (
-        f"{constants.ENDPOINT} did not answer ({type(cause).__name__}: {text}) and the files are not in the cache: "
-        "check the network, HTTPS_PROXY and HF_ENDPOINT"
-    )
+    cause = error.__cause__ or error
+    if isinstance(error, errors.LocalEntryNotFoundError) and cause is not error:
+        reason = f"{type(cause).__name__}: {cause}"
+        return f"{constants.ENDPOINT} did not give the files, and they are not in the cache ({reason})"
+    return f"{type(error).__name__}: {error}"

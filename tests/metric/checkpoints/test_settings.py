@@ -47,7 +47,7 @@ def change(folder: Path, **values: Any) -> None:
         "text"),
         ({"residual": "no"}, "true or false"), ({"backbone_args": [1]}, "an object"), ({"image_size": 0},
         "1 to 16384 pixels"),
-        ({"hidden": 10**30}, "hidden = 1000"), ({"hidden": -1}, "vit"),
+        ({"hidden": 10**30}, "vit"), ({"hidden": -1}, "vit"),
         ({"image_size": 2_000_000_000}, "1 to 16384 pixels"),
         ({"image_size": 2e9}, "a whole number"), ({"patch_stages": [0] * 100_000}, "needs features"),
         ({"interpolation": "nearest"}, "unknown interpolation 'nearest'"), ({"embed_dim": 10**30}, "timm cannot build"),
