@@ -26,26 +26,20 @@ from idmetric.metric.images import image_of_pixels
 
 
 def open_custom(name: str, options: dict[str, Any]) -> Embedder:
-    """Import the module, make the class with the options that are given (device, dtype, ...), and check its protocol.
+    """Import the module, and make the class with the options that are given (device, dtype, ...).
 
     Raises:
-        CheckpointError: if the class does not exist, it cannot be made, or it does not meet the protocol.
+        CheckpointError: if the class does not exist, or cannot be made; `Custom` if it does not meet the protocol.
     """
     module, _, attribute = name.partition(":")
-    try:
-        user_class = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise CheckpointError(
-            f"cannot import {attribute!r} of {module!r} for the model {name}: {error}; is its folder on PYTHONPATH?"
-        ) from error
     arguments = {key: value for key, value in options.items() if value is not None}
     try:
-        model = user_class(**arguments)
-    except TypeError as error:
-        raise CheckpointError(f"{name} cannot be made with the options {arguments}: {error}") from error
-    if isinstance(model, Embedder):
-        return model
-    return Custom(name, model)
+        model = getattr(importlib.import_module(module), attribute)(**arguments)
+    except (ImportError, AttributeError, TypeError) as error:
+        raise CheckpointError(
+            f"cannot make the model {name} with the options {arguments}: {error}; is its folder on PYTHONPATH?"
+        ) from error
+    return model if isinstance(model, Embedder) else Custom(name, model)
 
 
 class Custom(Embedder):
@@ -93,22 +87,16 @@ class Custom(Embedder):
 
     def embed_prepared(self, batch: Sequence[LoadedImage], patches: bool = True) -> Embedding:
         """See `Embedder.embed_prepared`."""
-        pictures = [image_of_pixels(pixels) for pixels, _ in batch]
-        output = self.model.embed(pictures)
-        features: Any = output
-        if isinstance(output, Embedding):
-            features = output.cls
-        if isinstance(features, np.ndarray | Sequence) and not isinstance(features, str):
+        output = self.model.embed([image_of_pixels(pixels) for pixels, _ in batch])
+        features = output.cls if isinstance(output, Embedding) else output
+        if not isinstance(features, Tensor):
             features = torch.as_tensor(np.asarray(features))
-        count = len(pictures)
-        is_table = isinstance(features, Tensor) and features.ndim == 2
-        if not is_table or not features.is_floating_point() or len(features) != count:
-            kind = type(features).__name__
-            if isinstance(features, Tensor):
-                kind = f"{features.dtype} of shape {tuple(features.shape)}"
-            raise ValueError(f"{self.name}.embed({count} images) must give floats of shape ({count}, D), got {kind}")
-        features = features.detach()
-        if isinstance(output, Embedding):
-            embedding = replace(output, cls=features, model=self._maker())
-            return embedding if patches else embedding.without_patches()
-        return Embedding(features, model=self._maker())
+        if features.ndim != 2 or len(features) != len(batch) or not features.is_floating_point():
+            raise ValueError(
+                f"{self.name}.embed({len(batch)} images) must give floats of shape ({len(batch)}, D), got "
+                f"{features.dtype} of shape {tuple(features.shape)}"
+            )
+        embedding = Embedding(features.detach(), model=self._maker())
+        if patches and isinstance(output, Embedding):
+            return replace(output, cls=embedding.cls, model=embedding.model)
+        return embedding

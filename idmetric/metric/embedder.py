@@ -56,8 +56,6 @@ if TYPE_CHECKING:
 LoadedImage = tuple[Tensor, Tensor | None]  # pixels (3, h, w), and how much of each the subject's mask covers (h, w)
 OnProgress = Callable[[int, int], None]  # called with (images done, images in all) after each batch
 
-_USUAL = {"preprocessing": "standard", "resize": "squash"}  # values that config.json leaves out
-
 
 def auto_device() -> torch.device:
     """CUDA where there is one, else Apple's MPS, else the CPU."""
@@ -148,22 +146,20 @@ class Embedder(nn.Module):
     ) -> None:
         super().__init__()
         if preprocessing not in get_args(Preprocessing):
-            raise ValueError(f"unknown preprocessing {preprocessing!r}: choose {' or '.join(get_args(Preprocessing))}")
+            raise ValueError(f"unknown preprocessing {preprocessing!r}: choose standard or release")
         self.name = name
         self.image_size = image_size
-        self.mean = tuple(float(value) for value in mean)
-        self.std = tuple(float(value) for value in std)
+        self.mean = tuple(map(float, mean))
+        self.std = tuple(map(float, std))
         self.interpolation = interpolation
         self.background = background
         self.preprocessing = preprocessing
         self.fit = fit
         self.folder = folder
         self._revision = revision
-
-        self.is_folder = folder is not None and os.path.isdir(name) and os.path.samefile(name, folder)
-        self.short_name = name
-        if self.is_folder:
-            self.short_name = os.path.basename(os.path.realpath(name)) or name
+        path = os.path.realpath(name)
+        self.is_folder = folder is not None and path == os.path.realpath(folder)
+        self.short_name = os.path.basename(path) if self.is_folder else name
 
     def forward_features(self, x: Tensor) -> tuple[Tensor, Tensor | None, tuple[int, int] | None]:
         """Normalized pixels (B, 3, *image_size) to global features (B, D), patches (B, P, D') and their grid."""
@@ -171,7 +167,6 @@ class Embedder(nn.Module):
 
     def compile(self, *args: Any, **options: Any) -> None:
         """Compile the encoder by `torch.compile`, in place, so that `embed` and distances use it as well."""
-        super().compile(*args, **options)
         self._compiled = torch.compile(type(self).forward_features, *args, **options)  # unbound: copies stay apart
 
     # Preprocessing
@@ -205,11 +200,11 @@ class Embedder(nn.Module):
 
     def normalize(self, pixels: Tensor) -> Tensor:
         """(pixels - mean) / std of (..., 3, H, W) on the model's device, in float32 or better whatever its dtype."""
-        dtype = torch.promote_types(at_least_float32(pixels).dtype, self.dtype)
-        x = pixels.to(self.device, dtype)
-        mean = torch.tensor(self.mean, dtype=dtype, device=x.device).view(3, 1, 1)
-        std = torch.tensor(self.std, dtype=dtype, device=x.device).view(3, 1, 1)
-        return (x - mean).div_(std)
+        wide = torch.promote_types(self.dtype, torch.float32)
+        x = pixels.to(self.device, torch.promote_types(pixels.dtype, wide))
+        mean = x.new_tensor(self.mean).view(3, 1, 1)
+        std = x.new_tensor(self.std).view(3, 1, 1)
+        return (x - mean) / std
 
     def load(
         self,
@@ -305,7 +300,8 @@ class Embedder(nn.Module):
         Args:
             patches: False drops the patch tokens.
         """
-        embedding = self.embed_pixels(torch.stack([place(pixels, self.device) for pixels, _ in batch]))
+        images = torch.stack([place(pixels, self.device) for pixels, _ in batch])
+        embedding = self.embed_pixels(images)
         if not patches:
             return embedding.without_patches()
         if embedding.grid is None or all(cover is None for _, cover in batch):
@@ -314,10 +310,8 @@ class Embedder(nn.Module):
         # how much of each patch the masks cover
         covers = []
         for pixels, cover in batch:
-            if cover is None:
-                cover = pixels.new_ones(pixels.shape[1:])
-            covers.append(cover.to(embedding.cls.device, torch.float32))
-        weights = F.adaptive_avg_pool2d(torch.stack(covers), embedding.grid)
+            covers.append(torch.ones_like(pixels[0]) if cover is None else cover)
+        weights = F.adaptive_avg_pool2d(torch.stack(covers).to(images), embedding.grid)
         return replace(embedding, weights=weights.flatten(1))
 
     def embed(
@@ -381,19 +375,16 @@ class Embedder(nn.Module):
         """The loop from images to embeddings, with a graph if gradients are on; `words` of each image."""
         if not images:
             raise ValueError("no images given")
-        if workers < 0:
-            raise ValueError(f"workers must be at least 0, got {workers}")
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        if batch_size < 1 or workers < 0:
+            raise ValueError(f"batch_size must be at least 1, workers at least 0: got {batch_size} and {workers}")
         single_masks = split_masks(masks, images)
         check_paths(images, single_masks)
         with_graph = torch.is_grad_enabled()  # which threads do not inherit
 
         def load(number: int) -> Any:
             with torch.set_grad_enabled(with_graph):
-                return self.load(
-                    images[number], single_masks[number], outside, None if words is None else words[number]
-                )
+                own_words = None if words is None else words[number]
+                return self.load(images[number], single_masks[number], outside, own_words)
 
         parts = []
         done = 0
@@ -635,8 +626,7 @@ class Embedder(nn.Module):
 
     def config(self) -> dict[str, Any]:
         """The settings that config.json needs to rebuild this model, as plain JSON values: fields of `settings`."""
-        config = asdict(self.settings)
-        return {name: value for name, value in config.items() if (name, value) not in _USUAL.items()}
+        return asdict(self.settings)
 
     def __repr__(self) -> str:
         """One line; `print(metric.backbone)` shows the layers."""

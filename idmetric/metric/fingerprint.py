@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -19,22 +20,18 @@ def weights_digest(module: nn.Module) -> str:
 def tensors_digest(tensors: Iterable[tuple[str, Any]]) -> str:
     """Return a hash of named tensors, in order: names, shapes, types and bytes; 32 hex digits.
 
-    Quantized layers have other state too: pairs of tensors count one by one, all else by its text.
+    Other values, as quantized layers have them, count by the bytes of their file.
     """
     digest = hashlib.blake2b(digest_size=16)
-    waiting = list(tensors)[::-1]
-    while waiting:
-        name, value = waiting.pop()
-        if isinstance(value, tuple | list):
-            waiting += [(f"{name}.{number}", part) for number, part in enumerate(value)][::-1]
-        elif isinstance(value, Tensor):
-            header = f"{name} {tuple(value.shape)} {value.dtype}\0"
-            plain = value.dequantize() if value.is_quantized else value
-            values = plain.detach().cpu().contiguous().flatten()
-            digest.update(header.encode())
+    for name, value in tensors:
+        if isinstance(value, Tensor) and not value.is_quantized:
+            digest.update(f"{name} {tuple(value.shape)} {value.dtype}\0".encode())
+            values = value.detach().cpu().contiguous().flatten()
             digest.update(values.view(torch.uint8).numpy().data)
         else:
-            digest.update(f"{name} {value}\0".encode())
+            file = io.BytesIO()
+            torch.save((name, value), file)
+            digest.update(file.getvalue())
     return digest.hexdigest()
 
 
@@ -51,15 +48,10 @@ def write_counts(module: nn.Module) -> list[tuple[int, int]] | None:
     Writes through `.data` (as PEFT merges adapters) and through NumPy views are not counted. None for a model with
     layers that FSDP shards, which puts other tensors in their place at each use.
     """
+    if any(hasattr(type(layer), "unshard") for layer in module.modules()):
+        return None
     counts = []
-    for layer in module.modules():
-        if hasattr(type(layer), "unshard"):
-            return None
-        # not layer.state_dict(), for which quantized layers make new tensors at each call
-        saved: list[Tensor | None] = [*layer._parameters.values()]
-        saved += [buffer for name, buffer in layer._buffers.items() if name not in layer._non_persistent_buffers_set]
-        for tensor in saved:
-            if tensor is not None:
-                version = 0 if tensor.is_inference() else tensor._version
-                counts.append((id(tensor), version))
+    for tensor in module.state_dict(keep_vars=True).values():
+        if isinstance(tensor, Tensor):
+            counts.append((id(tensor), 0 if tensor.is_inference() else tensor._version))
     return counts
