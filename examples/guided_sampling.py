@@ -137,7 +137,7 @@ def main(argv: Sequence[str] | None = None) -> Tensor:
     photos = load_photos(args.photos, 32 if args.smoke else 8 * side)
     loss = IdentityLoss(
         idmetric.load(args.metric, device=device), photos, distance=args.distance, reduction="none",
-        value_range=(-1, 1), clamp=True, checkpoint=True,
+        value_range=(-1, 1), checkpoint=True,
     )  # fmt: skip
     images, distances = sample(pipe, loss, args, side)
     args.out.mkdir(parents=True, exist_ok=True)

@@ -89,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, float]]:
     photos = load_photos(args.photos, args.size).to(device)
     loss = IdentityLoss(
         idmetric.load(args.metric, device=device), photos, distance=args.distance, reduction="none",
-        value_range=(-1, 1), clamp=True, checkpoint=True, autocast=dtype if dtype != torch.float32 else "off",
+        value_range=(-1, 1), checkpoint=True, autocast=dtype if dtype != torch.float32 else "off",
     )  # fmt: skip
     pipe.unet.enable_gradient_checkpointing()
     token = add_word(pipe, args.word, args.like)

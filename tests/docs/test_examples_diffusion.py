@@ -42,7 +42,7 @@ def pipe() -> Any:
 @pytest.fixture(scope="module")
 def loss(tiny: IDSim) -> IdentityLoss:
     photos = [IMAGES / "mug_a.png", IMAGES / "mug_b.png"]
-    return IdentityLoss(tiny, photos, reduction="none", value_range=(-1, 1), clamp=True, checkpoint=True)
+    return IdentityLoss(tiny, photos, reduction="none", value_range=(-1, 1), checkpoint=True)
 
 
 # x0

@@ -106,9 +106,9 @@ def test_masks_of_another_size_are_averaged_to_the_pixels(metric: IDSim) -> None
 def test_decoders_range_is_mapped_and_what_overshoots_is_clamped(metric: IDSim) -> None:
     x = pixels(2)
     unit = IdentityLoss(metric, REFERENCES)
-    decoded = IdentityLoss(metric, REFERENCES, value_range=(-1, 1), clamp=True)
+    decoded = IdentityLoss(metric, REFERENCES, value_range=(-1, 1))
     torch.testing.assert_close(decoded(2 * x - 1), unit(x), rtol=0, atol=1e-6)
-    over = (3 * (2 * x.detach() - 1)).requires_grad_()
+    over = (1.2 * (2 * x.detach() - 1)).requires_grad_()
     torch.testing.assert_close(decoded(over), unit((over.detach() / 2 + 0.5).clamp(0, 1).requires_grad_()))
     decoded(over).backward()
     assert over.grad is not None
@@ -227,8 +227,10 @@ def test_qwen_too_recomputes_its_layers(tmp_path: Path) -> None:
     assert gradient.abs().max() > 0
     assert little < 0.8 * much
     assert not any(layer.training for layer in model.modules())
-    with pytest.raises(ValueError, match="no fixed patch grid"):
-        loss(x, masks=torch.ones(2, 140, 112))
+    inside = torch.zeros(2, 140, 112)
+    inside[:, 30:100, 20:80] = 1
+    expected = model.pairwise(images, REFERENCES, "patch", masks_a=list(inside)).mean()
+    torch.testing.assert_close(loss(x, masks=inside), expected, rtol=0, atol=1e-5)
 
 
 def test_a_metric_that_cannot_recompute_says_so(metric: IDSim) -> None:
@@ -330,7 +332,7 @@ def check_alike(compiled: Any, loss: IdentityLoss, x: Tensor, **extra: Any) -> N
 )
 def test_compiled_losses_give_the_same(metric: IDSim, name: str, whole: bool) -> None:
     torch.compiler.reset()
-    loss = IdentityLoss(metric, REFERENCES, distance=name, value_range=(-1, 1), clamp=True)
+    loss = IdentityLoss(metric, REFERENCES, distance=name, value_range=(-1, 1))
     compiled = torch.compile(loss, backend="aot_eager", fullgraph=whole)
     check_alike(compiled, loss, (2 * pixels(2) - 1).detach().requires_grad_())
 
@@ -486,10 +488,9 @@ def test_pixels_without_a_graph_are_refused_where_gradients_are_on(metric: IDSim
     ("wrong", "advice"),
     [
         (lambda x: 2 * x - 1, r"value_range=\(-1, 1\)"),
-        (lambda x: 5 * x - 2, r"^value_range=\(0\.0, 1\.0\).*found \[-1.*clamp=True"),
-        (lambda x: 255 * x, "divide by 255"),
-        (lambda x: 1.1 * x + 0.1, "clamp=True"),
-        (lambda x: x / 0 * 0, "NaN or infinity"),
+        (lambda x: 255 * x, "value_range"),
+        (lambda x: x + 0.2, "value_range"),
+        (lambda x: x / 0, "value_range"),
         (lambda x: x[0], r"pixels\[None\]"),
         (lambda x: x[:, :1], r"\(B, 3, H, W\)"),
         (lambda x: torch.cat([x, x[:, :1]], 1), "decode latents"),
@@ -504,13 +505,12 @@ def test_wrong_pixels_are_refused_with_the_way_out(
         IdentityLoss(metric, REFERENCES)(wrong(pixels(2)))
 
 
-@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
-def test_clamping_does_not_hide_nan(metric: IDSim, value: float) -> None:
-    """A decoder overflows in half precision: the loss shows it, without waiting for the device in each step."""
+def test_nan_shows_in_the_loss(metric: IDSim) -> None:
+    """A decoder overflows in half precision."""
     x = pixels(2).detach()
-    loss = IdentityLoss(metric, REFERENCES, clamp=True, reduction="none")
+    loss = IdentityLoss(metric, REFERENCES, reduction="none")
     expected = loss(x.clone().requires_grad_())
-    x[1, 0, 3, 4] = value
+    x[1, 0, 3, 4] = torch.nan
     values = loss(x.requires_grad_())
     assert values[0].equal(expected[0])
     assert values[1].isnan()

@@ -50,10 +50,11 @@ MODELS: dict[str, Callable[[], Embedder]] = {
 
 Values = list[Tensor]
 
-# Functions that wait for the device, by what is called. Neither a model's own pass nor a step of a loss that clamps
-# waits; `embed` waits once at its end, and for each tensor of pixels in it.
+# Functions that wait for the device, by what is called. A model's own pass does not; a step of a loss waits once, for
+# the range of its pixels, and `embed` once at its end, and for each tensor of pixels in it.
 EMBED = ["metric.embedding.check_finite"]
 PIXELS = ["metric.images.check_pixels"]
+RANGE = ["metric.loss._to_unit"]
 DISTANCES = ["metric.embedding.is_finite"]
 WEIGHTS = ["metric.sinkhorn._normalized"]
 DIAMETER = ["metric.sinkhorn._diameter"]
@@ -73,11 +74,10 @@ WAITS = {
     "pairwise joint": DISTANCES + WEIGHTS,
     "pairwise joint_pooled": DISTANCES,
     "sinkhorn": [],
-    "new loss": ["metric.loss._embed_references", *WEIGHTS],
-    "loss": PIXELS,
-    "loss clamp": [],
-    "loss clamp joint": [],
-    "loss clamp masked": [*PIXELS, "metric.masks.coverage"],
+    "new loss": ["metric.loss._read_references", *WEIGHTS],
+    "loss": RANGE,
+    "loss joint": RANGE,
+    "loss joint masked": [*RANGE, *PIXELS, "metric.masks.coverage", "metric.embedder.prepare"],
     "train idsim": [],
     "train nearid": [],
     "similarity": DISTANCES + EMBED + PIXELS,
@@ -99,13 +99,10 @@ class Calls:
         self.masks[:, 10:60, 5:50] = 1
         self.plain = self.model.embed(list(self.pictures))
         self.masked = self.model.embed(list(self.pictures.flip(0)), masks=list(self.masks))
-        clamped = IdentityLoss(self.model, self.masked, distance="joint", clamp=True)
+        joint = IdentityLoss(self.model, self.masked, distance="joint")
         self.losses = {
-            "loss": IdentityLoss(self.model, self.masked),
-            "loss clamp": IdentityLoss(self.model, self.masked, clamp=True),
-            "loss clamp joint": clamped,
-            "loss clamp masked": clamped,
-        }
+            "loss": IdentityLoss(self.model, self.masked), "loss joint": joint, "loss joint masked": joint
+        }  # fmt: skip
         self.similarities = IdentitySimilarity(self.model, "joint", reduction="none").to(device)
         self.retrievals = IdentityRetrieval(self.model).to(device)
 
