@@ -114,12 +114,12 @@ def small(request: pytest.FixtureRequest) -> IDSim:
 
 
 def _unnamed(*_: object) -> None:
-    """In place of `Embedder.take_folder`."""
+    """In place of `Embedder._was_saved`."""
 
 
 @pytest.fixture(scope="session")
 def metric() -> IDSim:
     """One small IDSim with random weights, on the CPU. Tests share it: saving it names the copy on disk alone."""
     model = random_model("dinov3")
-    model.take_folder = _unnamed  # type: ignore[method-assign]
+    model._was_saved = _unnamed  # type: ignore[method-assign]
     return model

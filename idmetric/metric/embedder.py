@@ -85,14 +85,15 @@ def wants_grad(images: Any) -> bool:
     return any(isinstance(image, Tensor) and image.requires_grad for image in candidates)
 
 
-def warn_of_lost_graph(images: Any) -> None:
-    """Warn the caller of `embed` that its result passes no gradients to images that require them."""
-    if torch.is_grad_enabled() and wants_grad(images):
-        warnings.warn(
-            "embed() builds no graph: its result passes no gradient to these images, which require one. Call "
-            "metric(pixels) for features with a graph, or detach the images",
-            stacklevel=3,
-        )
+def _listed(images: Any, masks: Masks) -> tuple[list[Any], list[MaskLike | None]]:
+    """Single images, or None for a text alone, and the mask of each; ValueError for none, or masks that do not fit."""
+    has_texts = isinstance(images, list) and any(image is None for image in images)
+    singles = images if has_texts else split_images(images)
+    if not singles:
+        raise ValueError("no images given")
+    single_masks = split_masks(masks, singles)
+    check_paths(singles, single_masks)
+    return singles, single_masks
 
 
 class Embedder(nn.Module):
@@ -325,6 +326,7 @@ class Embedder(nn.Module):
         patches: bool = True,
         workers: int = 0,
         progress: OnProgress | None = None,
+        words: Sequence[str] | None = None,
     ) -> Embedding:
         """Embed images of any kind, in batches, without a graph (`metric(pixels)` passes gradients to the pixels).
 
@@ -342,63 +344,41 @@ class Embedder(nn.Module):
             patches: False drops the patch tokens, to save memory where only `cls` distances are wanted.
             workers: threads that read files ahead of the model, and hold two more batches in memory; 0: read in turn.
             progress: called with (images done, images in all) after each batch.
+            words: for models that read them (`reads_words`) all words of each image, in a list with None for a text
+                alone.
 
         Raises:
             ImageReadError: naming the image that cannot be read.
             NonFiniteError: naming the images with features that are NaN or infinite, as a model in float16 may give.
             ValueError: for no images, or masks that do not fit them.
         """
-        warn_of_lost_graph(images)
-        with torch.no_grad():
-            return self._embed(
-                split_images(images),
-                labeled(masks, mask_id),
-                outside,
-                batch_size=batch_size,
-                patches=patches,
-                workers=workers,
-                progress=progress,
+        if torch.is_grad_enabled() and wants_grad(images):
+            warnings.warn(
+                "embed() builds no graph: its result passes no gradient to these images, which require one. Call "
+                "metric(pixels) for features with a graph, or detach the images",
+                stacklevel=2,
             )
-
-    def _embed(
-        self,
-        images: Sequence[ImageLike | None],
-        masks: Masks,
-        outside: Outside,
-        words: Sequence[str] | None = None,
-        *,
-        batch_size: int,
-        patches: bool,
-        workers: int = 0,
-        progress: OnProgress | None = None,
-    ) -> Embedding:
-        """The loop from images to embeddings, with a graph if gradients are on; `words` of each image."""
-        if not images:
-            raise ValueError("no images given")
         if batch_size < 1 or workers < 0:
             raise ValueError(f"batch_size must be at least 1, workers at least 0: got {batch_size} and {workers}")
-        single_masks = split_masks(masks, images)
-        check_paths(images, single_masks)
-        with_graph = torch.is_grad_enabled()  # which threads do not inherit
+        singles, single_masks = _listed(images, labeled(masks, mask_id))
 
         def load(number: int) -> Any:
-            with torch.set_grad_enabled(with_graph):
-                own_words = None if words is None else words[number]
-                return self.load(images[number], single_masks[number], outside, own_words)
+            return self.load(singles[number], single_masks[number], outside, None if words is None else words[number])
 
         parts = []
         done = 0
-        with closing(in_order(load, range(len(images)), threads=workers, waiting=2 * batch_size)) as loaded:
+        loaded = in_order(load, range(len(singles)), threads=workers, waiting=2 * batch_size)
+        with torch.no_grad(), closing(loaded):
             while batch := list(islice(loaded, batch_size)):
                 parts.append(self.embed_prepared(batch, patches))
                 done += len(batch)
                 if progress is not None:
-                    progress(done, len(images))
+                    progress(done, len(singles))
         embedding = concatenate(parts)
 
         # once at the end, as it waits for the device, which embeds a batch while the next one is read
-        if not with_graph and not torch.compiler.is_compiling():
-            embedding.check_finite(["a text" if image is None else describe(image) for image in images], self.dtype)
+        if not torch.compiler.is_compiling():
+            embedding.check_finite(["a text" if image is None else describe(image) for image in singles], self.dtype)
         return embedding
 
     # Two images in, distance out
@@ -504,8 +484,11 @@ class Embedder(nn.Module):
                 raise ValueError("a mask was given with an Embedding: give it to embed instead")
             images.check_maker(self._maker())
             return images
-        with torch.set_grad_enabled(torch.is_grad_enabled() and wants_grad(images)):
-            return self._embed(split_images(images), masks, outside, batch_size=batch_size, patches=patches)
+        if not (torch.is_grad_enabled() and wants_grad(images)):
+            return self.embed(images, masks=masks, outside=outside, patches=patches, batch_size=batch_size)
+        singles, single_masks = _listed(images, masks)
+        batch = [self.load(image, mask, outside) for image, mask in zip(singles, single_masks, strict=True)]
+        return self.embed_prepared(batch, patches)  # at once, as the graph holds all of them anyway
 
     # The meaning of a distance
 
@@ -578,12 +561,6 @@ class Embedder(nn.Module):
         self._has_changed = False
         self._writes = write_counts(self)
 
-    def take_folder(self, folder: Path, revision: Callable[[Path], str]) -> None:
-        """Call weights that have no revision, or have changed, by that of the folder to which they were just saved."""
-        if not self._revision or self.has_changed():
-            self.take_revision(revision(folder))
-            self.folder = folder
-
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
@@ -611,18 +588,15 @@ class Embedder(nn.Module):
         Args:
             outside: what becomes of pixels outside masks; None for whole images. mask_id: see `embed`.
         """
-        is_as_named = self._revision and not self.has_changed()
-        seen = f"{self.image_size} {self.mean} {self.std} {self.interpolation} {self.background}"
-        if self.fit != SQUASH:
-            seen += f" {self.fit}"
-        facts = {
+        seen = (self.image_size, self.mean, self.std, self.interpolation, self.background, self.fit)
+        return {
             **self.signature(),
-            "weights": self._revision if is_as_named else weights_digest(self),
+            "weights": self._revision if self._revision and not self.has_changed() else weights_digest(self),
             "settings": json.dumps(self.config(), sort_keys=True, default=str),
-            "seen": seen,
+            "seen": str(seen),
             "outside": outside or "all",
+            "mask_id": str(mask_id),
         }
-        return facts if mask_id is None else {**facts, "mask_id": str(mask_id)}
 
     def config(self) -> dict[str, Any]:
         """The settings that config.json needs to rebuild this model, as plain JSON values: fields of `settings`."""
@@ -630,9 +604,7 @@ class Embedder(nn.Module):
 
     def __repr__(self) -> str:
         """One line; `print(metric.backbone)` shows the layers."""
-        kind, _, name = self.label.partition(":")
-        dtype = str(self.dtype).removeprefix("torch.")
-        return f"{kind}({name!r}, revision {self.revision or 'none'}, {self.resolution}, {dtype} on {self.device})"
+        return f"{self.label}@{self.revision or 'none'}/{self.resolution}, {self.dtype} on {self.device}"
 
     def _maker(self) -> str:
         """The `model_id` that marks an Embedding made now.
@@ -677,7 +649,9 @@ class Embedder(nn.Module):
                     path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
             except (ValueError, TypeError, KeyError, OSError) as error:
                 warnings.warn(f"the model is saved without its calibration {source}: {error}", stacklevel=3)
-        self.take_folder(target, revision)
+        if not self._revision or self.has_changed():
+            self.take_revision(revision(target))
+            self.folder = target
 
     @classmethod
     def from_pretrained(cls, source: StrPath, **options: Any) -> Self:

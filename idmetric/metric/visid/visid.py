@@ -38,14 +38,13 @@ from idmetric.metric.embedder import (
     at_least_float32,
     auto_device,
     opening,
-    warn_of_lost_graph,
 )
 from idmetric.metric.embedding import Embedding
 from idmetric.metric.errors import CheckpointError, understanding
 from idmetric.metric.files import StrPath, need, replacing
 from idmetric.metric.images import WHITE, Color, ImageLike, Outside, split_images
 from idmetric.metric.load import tell_apart
-from idmetric.metric.masks import Images, MaskId, Masks, labeled
+from idmetric.metric.masks import Images, MaskId, Masks
 from idmetric.metric.pixels import place
 from idmetric.metric.visid.config import CANDIDATE, IMAGE, MOST_RATIO, STEP, TASKS, VisIDConfig
 from idmetric.metric.visid.files import CLASSES, SETTINGS, open_model, read_normalization, read_settings
@@ -162,7 +161,7 @@ class VisIDEmbed(Embedder):
         """Embed pixels (B, 3, h, w) at their final size under the default instruction."""
         return self.embed_prepared([PromptInput(self.settings.instruction, image) for image in pixels])
 
-    def embed(
+    def embed(  # type: ignore[override]  # texts and an instruction in place of words
         self,
         images: Images | Sequence[ImageLike | None] | None = None,
         *,
@@ -197,21 +196,20 @@ class VisIDEmbed(Embedder):
                 raise ValueError(f"unknown task {task!r}: choose {', '.join(TASKS)}, or give instruction=")
             instruction = TASKS[task]
 
-        warn_of_lost_graph(images)
-        with torch.no_grad():
-            singles, words = self._worded(images, texts, instruction)
-            if images is None and masks is not None:
-                raise ValueError("masks were given without images")
-            return self._embed(
-                singles,
-                labeled(masks, mask_id),
-                outside,
-                words,
-                batch_size=batch_size,
-                patches=patches and None not in singles,  # a text alone has no patches
-                progress=progress,
-                workers=workers,
-            )
+        if images is None and masks is not None:
+            raise ValueError("masks were given without images")
+        singles, words = self._worded(images, texts, instruction)
+        return super().embed(
+            singles,  # type: ignore[arg-type]  # None for a text alone
+            words=words,
+            batch_size=batch_size,
+            masks=masks,
+            mask_id=mask_id,
+            outside=outside,
+            patches=patches and all(image is not None for image in singles),  # a text alone has no patches
+            workers=workers,
+            progress=progress,
+        )
 
     def _worded(
         self, images: Any, texts: str | Sequence[str] | None, instruction: str | None

@@ -121,7 +121,7 @@ def test_embed_warns_that_it_drops_the_graph_of_images_under_training(metric: ID
 
 def test_a_metric_prints_as_a_line_that_says_which_model_it_is() -> None:
     tiny = IDSim("tiny", device="cpu")
-    assert repr(tiny) == f"IDSim('tiny', revision {tiny.revision}, 224x224, float32 on cpu)"
+    assert repr(tiny) == f"{tiny.model_id}, torch.float32 on cpu"
     assert repr(random_model("cnn")).count("\n") == 0
 
 
