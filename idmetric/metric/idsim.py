@@ -3,14 +3,17 @@
 A ViT's last-block tokens, before its final norm, pass two residual heads (one for the class token, one for the patch
 tokens); each vector is centered and L2-normalized. The released models fine-tune DINOv3 or DINOv2 by LoRA, folded into
 the weights here. The gated residual, the centering and the pre-norm features are the release's, not in the paper.
+
+"tiny" has such heads over two small convolutional backbones: patch tokens are from several feature maps of the first;
+the second sees the images at another size, and its global features, with a head of their own, stand beside the first's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -21,16 +24,16 @@ from idmetric.metric.checkpoints import format as checkpoint
 from idmetric.metric.checkpoints.format import Checkpoint
 from idmetric.metric.checkpoints.weights import load_state
 from idmetric.metric.embedder import Embedder, opening
-from idmetric.metric.errors import CheckpointError, RequestError, understanding
+from idmetric.metric.errors import CheckpointError, understanding
 from idmetric.metric.files import StrPath
 from idmetric.metric.idsim_config import IDSimConfig
 from idmetric.metric.images import WHITE, Color, Preprocessing
-from idmetric.metric.timm_models import build, pretrained_config
-from idmetric.metric.tiny import tiny
-from idmetric.metric.tiny.tiny import TinyConfig
-from idmetric.metric.tokens import Features, final_tokens, last_tokens
+from idmetric.metric.pixels import resize_antialiased
+from idmetric.metric.tiny.trunk import LiteTrunk
 
-__all__ = ["Head", "IDSim", "IDSimConfig", "center_and_normalize"]
+__all__ = ["TINY", "Head", "IDSim", "IDSimConfig", "center_and_normalize"]
+
+TINY = Path(__file__).parent / "tiny"  # its model folder
 
 
 class Head(nn.Module):
@@ -80,7 +83,7 @@ class IDSim(Embedder):
         backbone_weights: local file with the backbone, for a release without Hub access: safetensors in timm's format,
             or Meta's .pth.
         backbone_args: more arguments of `timm.create_model`, for a release.
-        cache_dir, token, local_files_only: see `checkpoints.resolve`.
+        cache_dir, token, local_files_only: see `idmetric.metric.checkpoints.resolve`.
 
     Raises:
         CheckpointError: if the weights cannot be found, fetched or understood. No other model is ever loaded instead.
@@ -105,41 +108,41 @@ class IDSim(Embedder):
         token: str | None = None,
         local_files_only: bool = False,
     ) -> None:
-        saved: Checkpoint | None
+        # the weights and their settings; none for a new model
+        saved: Checkpoint | None = None
         if isinstance(source, IDSimConfig):
-            config, name = source, "untrained"
-            saved = None
+            name, config = "untrained", source
         else:
             if source == "tiny":
-                if backbone_weights is not None:
-                    raise RequestError("IDSim('tiny') holds all of its weights: leave out backbone_weights")
-                if revision is not None:
-                    raise CheckpointError(f"IDSim('tiny') is in the package, and has no revision {revision!r}")
-                name, saved = "tiny", checkpoint.read(tiny.TINY)
+                if revision or backbone_weights:
+                    raise CheckpointError("'tiny' is in the package: leave out revision and backbone_weights")
+                name, saved = source, checkpoint.read(TINY)
             else:
                 from idmetric.metric.idsim_release import read_checkpoint
 
-                hub = {
-                    "revision": revision,
-                    "cache_dir": cache_dir,
-                    "token": token,
-                    "local_files_only": local_files_only,
-                }
+                hub = {"revision": revision, "cache_dir": cache_dir, "token": token}
+                hub["local_files_only"] = local_files_only
                 name, saved = read_checkpoint(source, hub, variant, backbone_weights, backbone_args)
-            config = checkpoint.parse(tiny.config_class(saved.config), saved, self.model_type)
+            config = checkpoint.parse(IDSimConfig, saved, self.model_type)
         if preprocessing is not None:
             config = replace(config, preprocessing=preprocessing)
+        mean, std = config.mean, config.std
+        if mean is None or std is None:
+            from idmetric.metric.timm_models import pretrained_config
+
+            pretrained = pretrained_config(config.backbone)
+            mean, std = mean or pretrained.mean, std or pretrained.std
 
         super().__init__(
             name=name,
-            revision=saved.revision if saved else "",
+            revision="" if saved is None else saved.revision,
             image_size=(config.image_size, config.image_size),
-            mean=config.mean or pretrained_config(config.backbone).mean,
-            std=config.std or pretrained_config(config.backbone).std,
+            mean=mean,
+            std=std,
             interpolation=config.interpolation,
             background=background,
             preprocessing=config.preprocessing,
-            folder=saved.folder if saved else None,
+            folder=None if saved is None else saved.folder,
         )
         self.settings = config
         if self.is_folder:
@@ -153,49 +156,64 @@ class IDSim(Embedder):
                 self._build(config, empty=True)
             load_state(self, saved.state, saved.folder, dtype)
         self._finish(device, dtype)
-        self._round_rope()
 
     def _build(self, config: IDSimConfig, empty: bool) -> None:
-        """Lay the modules out; `empty` allocates no memory for weights, which are loaded afterwards."""
-        trunk: Any = build(config.backbone, image_size=config.image_size, args=config.backbone_args, empty=empty)
+        """Lay the modules out with random weights; `empty` allocates no memory for weights, which are loaded then."""
         make_head = partial(Head, hidden=config.hidden, residual=config.residual)
-        self.backbone = trunk
-        with torch.device("meta") if empty else nullcontext():
-            self.mlp_cls = make_head(int(trunk.num_features))
-            self.mlp_patch = make_head(int(trunk.num_features))
-            if isinstance(config, TinyConfig):
-                tiny.extend(self, config, make_head, empty=empty)
+        device = torch.device("meta" if empty else "cpu")
+        if config.second:
+            with device:
+                self.backbone: Any = LiteTrunk(config.backbone)
+                self.second = LiteTrunk(config.second)
+                self.mlp_second = make_head(self.second.num_features)
+            patch_channels = sum(self.backbone.map_channels[number] for number in config.patch_stages)
+        else:
+            from idmetric.metric import tokens
+            from idmetric.metric.timm_models import build
 
-    def forward_features(self, x: Tensor) -> Features:
+            self.backbone = build(config.backbone, image_size=config.image_size, args=config.backbone_args, empty=empty)
+            self._read_tokens = tokens.last_tokens if config.features == "last-block" else tokens.final_tokens
+            patch_channels = self.backbone.num_features
+        with device:
+            self.mlp_cls = make_head(self.backbone.num_features)
+            self.mlp_patch = make_head(patch_channels)
+
+    def forward_features(self, x: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
         """See `Embedder.forward_features`; both kinds of feature have unit length."""
-        features, patches, grid = self.trunk_features(x)
-        return *self.heads(features, patches), grid
-
-    def trunk_features(self, x: Tensor) -> Features:
-        """Backbone features (B, D), patch tokens (B, P, D'), and patch grid of normalized pixels (B, 3, H, W)."""
-        config = self.settings
-        if isinstance(config, TinyConfig):
-            return tiny.trunk_features(self, config, x)
-        read = last_tokens if config.features == "last-block" else final_tokens
-        return read(self.backbone, x)
-
-    def heads(self, features: Tensor, patches: Tensor) -> tuple[Tensor, Tensor]:
-        """Both heads on the backbone's features and patch tokens, scaled to unit length."""
         config = self.settings
         unit = center_and_normalize if config.center else partial(F.normalize, dim=-1)
-        if isinstance(config, TinyConfig) and config.second:
-            cls = tiny.global_feature(self, config, features, unit)
+        if config.second:
+            features, maps = self.backbone.forward_features(x, config.patch_stages)
+            patches, grid = joined_tokens(maps)
+            resized = resize_antialiased(x, (config.second_size, config.second_size), "bilinear")
+            first = unit(self.mlp_cls(features))
+            second = unit(self.mlp_second(self.second(resized)))
+            share = config.second_share
+            cls = torch.cat([(1 - share) ** 0.5 * first, share**0.5 * second], -1)
         else:
+            features, patches, grid = self._read_tokens(self.backbone, x)
             cls = unit(self.mlp_cls(features))
-        return cls, unit(self.mlp_patch(patches))
+        return cls, unit(self.mlp_patch(patches)), grid
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         moved: Self = super()._apply(fn, recurse)
-        self._round_rope()  # timm recomputes the periods when the dtype changes
-        return moved
-
-    def _round_rope(self) -> None:
-        # Meta's DINOv3 keeps its rotary periods in bfloat16, timm in float32; the models were trained with Meta's
+        # Meta's DINOv3 keeps its rotary periods in bfloat16, timm in float32, computed anew when the dtype changes; the
+        # models were trained with Meta's
         rope: Any = getattr(self.backbone, "rope", None)
         if isinstance(getattr(rope, "periods", None), Tensor):
             rope.periods = rope.periods.to(torch.bfloat16).to(rope.periods.dtype)
+        return moved
+
+
+def joined_tokens(maps: Sequence[Tensor]) -> tuple[Tensor, tuple[int, int]]:
+    """Patch tokens (B, P, D) from feature maps (B, C, h, w), with D the sum of their channels, and the patch grid.
+
+    Deep maps know what an object is, earlier ones are finer. The maps are resized to the first one's grid, and the
+    centered, unit-length vectors of each place are joined.
+    """
+    rows, columns = maps[0].shape[-2:]
+    tokens = []
+    for feature_map in maps:
+        resized = F.interpolate(feature_map, (rows, columns), mode="bilinear", align_corners=False)
+        tokens.append(center_and_normalize(resized.flatten(2).mT))
+    return torch.cat(tokens, -1), (rows, columns)

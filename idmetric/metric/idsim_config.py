@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from idmetric.metric.checkpoints.config import MOST_SIDE
+from idmetric.metric.files import shown
 from idmetric.metric.images import Preprocessing
 from idmetric.metric.resampling import check_interpolation
+from idmetric.metric.tiny.trunk import SCALES
 
 
 @dataclass(frozen=True)
@@ -17,6 +20,10 @@ class IDSimConfig:
     see `IDSim`. The paper leaves open `features`, whether features are the last block's or the backbone's final ones
     (after its norm), `residual`, whether heads have a gated residual, and `center`, whether vectors are centered before
     they are normalized.
+
+    A backbone of `SCALES`, as that of "tiny", needs the last four: the numbers of the feature maps from which patches
+    are taken, and a second backbone, which sees images at `second_size`. The cosine of global features is the mean of
+    both backbones' cosines, of which the second's counts `second_share`.
     """
 
     backbone: str = "vit_large_patch16_dinov3.lvd1689m"
@@ -30,6 +37,20 @@ class IDSimConfig:
     residual: bool = True
     center: bool = True
     preprocessing: Preprocessing = "standard"
+    patch_stages: tuple[int, ...] = ()
+    second: str = ""
+    second_size: int = 0
+    second_share: float = 0.5
 
     def __post_init__(self) -> None:
         check_interpolation(self.interpolation)
+        if self.backbone not in SCALES:
+            if self.patch_stages or self.second:
+                raise ValueError(f"backbone = {shown(self.backbone)} takes neither patch_stages nor a second")
+            return
+        has_second = self.second in SCALES and 0 < self.second_size <= MOST_SIDE and 0 < self.second_share < 1
+        if not (has_second and self.patch_stages):
+            raise ValueError(
+                f"backbone = {self.backbone!r} needs patch_stages, a second of {', '.join(SCALES)}, a second_size of 1 "
+                f"to {MOST_SIDE} pixels, and a second_share between 0 and 1"
+            )

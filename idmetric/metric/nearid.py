@@ -8,8 +8,11 @@ pools, the trunk's last after its final norm: training left them as SigLIP2 made
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,19 +20,20 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from idmetric.metric.checkpoints import format as checkpoint
-from idmetric.metric.checkpoints.format import Checkpoint
-from idmetric.metric.checkpoints.nearid import read_nearid
+from idmetric.metric.checkpoints.format import Checkpoint, file_of
 from idmetric.metric.checkpoints.released import PROCESSOR, short_name, source_name
 from idmetric.metric.checkpoints.resolve import resolve
-from idmetric.metric.checkpoints.weights import load_state
+from idmetric.metric.checkpoints.weights import check_finite, load_state, read_tensors
 from idmetric.metric.embedder import Embedder, opening
-from idmetric.metric.errors import understanding
-from idmetric.metric.files import StrPath
+from idmetric.metric.errors import CheckpointError, understanding
+from idmetric.metric.files import StrPath, shown
 from idmetric.metric.images import WHITE, Color, Preprocessing
 from idmetric.metric.load import tell_apart
 from idmetric.metric.resampling import check_interpolation
 from idmetric.metric.timm_models import build
 from idmetric.metric.tokens import Features, final_tokens
+
+FILES = (*checkpoint.FILES, PROCESSOR)
 
 
 @dataclass(frozen=True)
@@ -80,38 +84,39 @@ class NearID(Embedder):
         token: str | None = None,
         local_files_only: bool = False,
     ) -> None:
-        saved: Checkpoint | None
+        # the weights and their settings; none for a new model
+        saved: Checkpoint | None = None
         if isinstance(source, NearIDConfig):
-            config, name = source, "untrained"
-            saved = None
+            name, config = "untrained", source
         else:
             name = short_name(source_name(source))
             folder = resolve(
                 source,
-                [*checkpoint.FILES, PROCESSOR],
+                FILES,
                 revision=revision,
                 cache_dir=cache_dir,
                 token=token,
                 local_files_only=local_files_only,
             )
-            saved = read_nearid(folder)
+            saved = read(folder)
             config = checkpoint.parse(NearIDConfig, saved, self.model_type)
         if preprocessing is not None:
             config = replace(config, preprocessing=preprocessing)
+
         super().__init__(
             name=name,
-            revision=saved.revision if saved else "",
+            revision="" if saved is None else saved.revision,
             image_size=(config.image_size, config.image_size),
             mean=config.mean,
             std=config.std,
             interpolation=config.interpolation,
             background=background,
             preprocessing=config.preprocessing,
-            folder=saved.folder if saved else None,
+            folder=None if saved is None else saved.folder,
         )
         self.settings = config
         tell_apart(self)
-        with understanding(saved.folder) if saved else nullcontext():
+        with nullcontext() if saved is None else understanding(saved.folder):
             self.backbone: Any = build(
                 config.backbone, image_size=config.image_size, args=config.backbone_args, empty=saved is not None
             )
@@ -123,3 +128,131 @@ class NearID(Embedder):
         """See `Embedder.forward_features`; both kinds of feature have unit length."""
         pooled, tokens, grid = final_tokens(self.backbone, x)
         return F.normalize(pooled, dim=-1), F.normalize(tokens, dim=-1), grid
+
+
+# The published format: SigLIP's vision tower as transformers stores it, with none of its code run.
+
+_VISION = {  # transformers leaves out what equals its own default
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "image_size": 224,
+    "patch_size": 16,
+}
+_ACTIVATIONS = {"gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu"}
+_RESAMPLING = {3: "bicubic", 2: "bilinear", 1: "lanczos"}  # Pillow's numbers
+_TIMM_NAMES = {
+    r"^(backbone\.)?(vision_model\.)?": "",
+    r"^embeddings\.patch_embedding\.": "patch_embed.proj.",
+    r"^embeddings\.position_embedding\.weight": "pos_embed",
+    r"^encoder\.layers\.": "blocks.",
+    r"\.layer_norm([12])\.": r".norm\1.",
+    r"\.self_attn\.([qkv])_proj\.": r".attn.\1.",
+    r"\.self_attn\.out_proj\.": ".attn.proj.",
+    r"^post_layernorm\.": "norm.",
+    r"^head\.probe": "attn_pool.latent",
+    r"^head\.attention\.in_proj_": "attn_pool.in.",
+    r"^head\.attention\.out_proj\.": "attn_pool.proj.",
+    r"^head\.layernorm\.": "attn_pool.norm.",
+    r"^head\.mlp\.": "attn_pool.mlp.",
+}
+
+
+def read(folder: Path) -> Checkpoint:
+    """Read a NearID model folder, in the published format or in our own."""
+    published = checkpoint.read_json(file_of(folder, checkpoint.CONFIG))
+    if "vision_config" in published:
+        return read_tower(folder, published)
+    return checkpoint.read(folder)
+
+
+def read_tower(folder: Path, published: Mapping[str, Any]) -> Checkpoint:
+    """The vision tower in a folder of the published format.
+
+    Args:
+        published: NearID's config.json.
+
+    Returns:
+        A checkpoint in our own format, `config` fitting `NearIDConfig`.
+    """
+    config_file = folder / checkpoint.CONFIG
+    processor_file = file_of(folder, PROCESSOR)
+    weights = file_of(folder, checkpoint.WEIGHTS)
+    with understanding(config_file):
+        config = _trunk_settings(published)
+    with understanding(processor_file):
+        config |= _processing(checkpoint.read_json(processor_file), config["image_size"])
+    with understanding(weights):
+        tensors = read_tensors(weights)  # mapped: tensors that are left out are not read
+        tower = {key: value for key, value in tensors.items() if not key.startswith(("text_model.", "logit_"))}
+        check_finite(tower, weights)
+        state = {f"backbone.{key}": value for key, value in timm_names(tower).items()}
+    revision = checkpoint.revision_of(weights, processor_file, config_file)
+    return Checkpoint(config, state, revision, folder)
+
+
+def _trunk_settings(published: Mapping[str, Any]) -> dict[str, Any]:
+    vision = _VISION | published["vision_config"]
+    width = vision["hidden_size"]
+    _setting(published, "model_type", NearID.model_type)
+    _setting(published, "embed_dim", width)
+    _setting(vision, "layer_norm_eps", 1e-6)
+    _setting(vision, "num_channels", 3)
+    return {
+        "model_type": NearID.model_type,
+        "image_size": vision["image_size"],
+        "backbone_args": {
+            "patch_size": vision["patch_size"],
+            "embed_dim": width,
+            "depth": vision["num_hidden_layers"],
+            "num_heads": vision["num_attention_heads"],
+            "mlp_ratio": (vision["intermediate_size"] + 0.5) / width,  # timm truncates ratio * width
+            "act_layer": _ACTIVATIONS[_setting(vision, "hidden_act", *_ACTIVATIONS)],
+        },
+    }
+
+
+def _processing(processor: Mapping[str, Any], side: int) -> dict[str, Any]:
+    """The interpolation and normalization of a preprocessor_config.json; its other settings must be the usual ones."""
+    for step in ("do_resize", "do_rescale", "do_normalize"):
+        _setting(processor, step, True)
+    _setting(processor, "size", {"height": side, "width": side}, side)
+    _setting(processor, "do_center_crop", False, None)
+    _setting(processor, "rescale_factor", 1 / 255)
+    return {
+        "interpolation": _RESAMPLING[_setting(processor, "resample", *_RESAMPLING)],
+        "mean": processor["image_mean"],
+        "std": processor["image_std"],
+    }
+
+
+def _setting(settings: Mapping[str, Any], name: str, *supported: Any) -> Any:
+    """A setting, refused if its value is not supported; where it is left out, it has the first of those values."""
+    value = settings.get(name, supported[0])
+    if value not in supported:
+        choices = " or ".join(repr(choice) for choice in supported)
+        raise CheckpointError(f"{name} = {shown(value)} is not supported: it must be {choices}")
+    return value
+
+
+def timm_names(tower: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of transformers' SigLIP vision model under timm's names."""
+    renamed = {}
+    for name, tensor in tower.items():
+        for pattern, replacement in _TIMM_NAMES.items():
+            name = re.sub(pattern, replacement, name)
+        renamed[name] = tensor
+    renamed["pos_embed"] = renamed["pos_embed"][None]
+
+    # timm has one layer for query, key and value
+    for query_name in [name for name in renamed if ".attn.q." in name]:
+        parts = [renamed.pop(query_name.replace(".q.", f".{letter}.")) for letter in "qkv"]
+        renamed[query_name.replace(".q.", ".qkv.")] = torch.cat(parts)
+
+    # its pooling has one for the query, one for key and value
+    for kind in ("weight", "bias"):
+        query, key, value = renamed.pop(f"attn_pool.in.{kind}").chunk(3)
+        renamed[f"attn_pool.q.{kind}"] = query
+        renamed[f"attn_pool.kv.{kind}"] = torch.cat([key, value])
+    return renamed

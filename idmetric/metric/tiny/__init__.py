@@ -1,1 +1,1 @@
-"""The small model in this package: its weights, and the trunk that computes them."""
+"""The model inside this package: its files, and the architecture of its backbones."""

@@ -48,22 +48,16 @@ def weights_file(name: str) -> Path:
 
 
 def read_state(name: str, model: nn.Module) -> dict[str, Tensor]:
-    """The published tensors under timm's names.
+    """The published tensors under the names of timm's model, with its classifier of 1,000 classes or without.
 
     Args:
         name: a key of `FILES`.
-        model: timm's model of that name, with its classifier of 1,000 classes or without.
     """
     from idmetric.metric.checkpoints.weights import read_finite
 
     file = weights_file(name)
-    published = read_finite(file)
+    published = list(read_finite(file).values())
     names = list(model.state_dict())
-    tensors = list(published.values())
-    if len(tensors) == len(names) + 2:  # without the classifier, which comes last
-        tensors = tensors[:-2]
-    if len(tensors) != len(names):
-        raise CheckpointError(
-            f"weights of {str(file)!r} do not fit the model: {len(tensors)} tensors, not {len(names)}"
-        )
-    return dict(zip(names, tensors, strict=True))
+    if len(published) - len(names) not in (0, 2):  # the classifier's weight and bias come last
+        raise CheckpointError(f"weights of {str(file)!r} do not fit the model: they are {len(published)} tensors")
+    return dict(zip(names, published, strict=False))
