@@ -93,6 +93,12 @@ SMALL = {
     "cnn": IDSimConfig("resnet18", 64, 24, backbone_args={"channels": [8, 16, 24, 32], "output_stride": 16}),
 }
 
+# as "tiny", with fewer pixels and another second backbone
+TWO_TRUNKS = IDSimConfig(
+    "tf_efficientnet_lite0_folded", 64, 8, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5), features="final",
+    patch_stages=(2, 3), second="tf_efficientnet_lite0_folded", second_size=48, second_share=0.3,
+)  # fmt: skip
+
 
 def random_model(kind: str) -> IDSim:
     """An IDSim whose weights are large enough for its scores to differ between images."""

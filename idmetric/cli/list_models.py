@@ -72,7 +72,7 @@ def list_models() -> str:
 def facts() -> Table:
     """A header and a row for each model: download, license, gating, resolution, repository."""
     from idmetric.metric.checkpoints.format import CONFIG, read_json  # torch: not for --help
-    from idmetric.metric.tiny.tiny import TINY
+    from idmetric.metric.idsim import TINY
 
     size = (TINY / WEIGHTS).stat().st_size / 1e9
     side = read_json(TINY / CONFIG)["image_size"]

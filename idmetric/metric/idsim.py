@@ -145,10 +145,10 @@ class IDSim(Embedder):
             folder=None if saved is None else saved.folder,
         )
         self.settings = config
-        if self.is_folder:
+        if self.weights.is_folder:
             from idmetric.metric.load import tell_apart
 
-            tell_apart(self)
+            tell_apart(self.weights)
         if saved is None:
             self._build(config, empty=False)
         else:

@@ -420,7 +420,7 @@ def _checkpoint_blocks(metric: Embedder) -> None:
     """Let the backbone recompute its blocks; changes the metric in place."""
     trunk: Any = getattr(metric, "backbone", None)
     if hasattr(trunk, "set_grad_checkpointing"):  # timm
-        for encoder in (trunk, getattr(metric, "second", None)):  # `TinyConfig.second`
+        for encoder in (trunk, getattr(metric, "second", None)):  # `IDSimConfig.second`
             if encoder is not None:
                 encoder.set_grad_checkpointing(True)
     elif hasattr(trunk, "gradient_checkpointing_enable"):  # transformers

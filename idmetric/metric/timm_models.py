@@ -26,11 +26,10 @@ from idmetric.metric.checkpoints.weights import check_state, read_finite
 from idmetric.metric.errors import CheckpointError, understanding
 from idmetric.metric.files import StrPath, shown
 from idmetric.metric.lazy import LazyModule
-from idmetric.metric.tiny.trunk import FOLDED, SCALES, LiteTrunk, fold
 
 # timm's encoders, built without classifier; CheckpointError for what timm does not have.
 
-timm: Any = LazyModule("timm")  # it takes longer to import than torch, and `lite_trunk` does without
+timm: Any = LazyModule("timm")  # it takes longer to import than torch
 
 
 def build(
@@ -43,16 +42,12 @@ def build(
     """A timm model without classifier, with random weights.
 
     Args:
-        name: timm's name, e.g. "vit_base_patch16_dinov3.lvd1689m", or one of `SCALES`.
+        name: timm's name, e.g. "vit_base_patch16_dinov3.lvd1689m".
         image_size: input side in pixels; needed by transformers with a position embedding of fixed size.
         args: more arguments of `timm.create_model`; JSON values only, for they are saved in config.json.
         empty: lay the model out without memory for its weights, which `load_state` fills, where timm can.
     """
     check_arguments(args or {})
-    if name in SCALES:
-        if args:
-            raise CheckpointError(f"{name!r} takes no arguments, got {shown(dict(args))}")
-        return _lite_trunk(name, empty)
     options: dict[str, Any] = {"num_classes": 0, **(args or {})}
     if image_size is not None and pretrained_config(name).fixed_input_size:
         options["img_size"] = image_size
@@ -69,15 +64,6 @@ def build(
         reason = str(error) or type(error).__name__
         raise CheckpointError(f"timm cannot build {name!r} with {shown(options)}: {reason}") from error
     return model
-
-
-def _lite_trunk(name: str, empty: bool) -> nn.Module:
-    with torch.device("meta"):
-        trunk = LiteTrunk(name)
-    if not empty:  # random weights as timm draws them
-        twin = timm.create_model(name.removesuffix(FOLDED), num_classes=0)
-        trunk.load_state_dict(fold(twin), assign=True)
-    return trunk
 
 
 def _without_memory(name: str, options: Mapping[str, Any]) -> nn.Module | None:

@@ -16,7 +16,7 @@ from idmetric.data.manifest.summary import as_text
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.evaluate.protocols.common import tables
 from idmetric.evaluate.protocols.common.result import Result, Value
-from idmetric.metric.tiny.tiny import TINY
+from idmetric.metric.idsim import TINY
 from idmetric.tables import aligned, printable
 from tests.runner import Runner
 

@@ -24,7 +24,7 @@ from PIL import Image, ImageDraw
 
 import idmetric
 from idmetric import IDSim
-from idmetric.metric.tiny.tiny import TINY
+from idmetric.metric.idsim import TINY
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from idmetric import IDSim
-from idmetric.metric.tiny.tiny import TINY
+from idmetric.metric.idsim import TINY
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"

@@ -131,9 +131,10 @@ class _SameConv2d(nn.Conv2d):
         super().__init__(in_channels, out_channels, kernel_size, stride, kernel_size // 2, groups=groups)
 
     def reset_parameters(self) -> None:
-        """Random weights as timm draws them."""
+        """Random weights as large as those that timm draws."""
         fan_out = self.kernel_size[0] ** 2 * self.out_channels // self.groups
-        nn.init.normal_(self.weight, std=(2 / fan_out) ** 0.5)
+        bound = (6 / fan_out) ** 0.5  # uniform, as torch imports its compiler for normal values on "meta"
+        nn.init.uniform_(self.weight, -bound, bound)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 

@@ -10,12 +10,10 @@ import torch
 from torch import nn
 
 from idmetric.metric.checkpoints import format as checkpoint
-from idmetric.metric.checkpoints.nearid import read_tower
-from idmetric.metric.checkpoints.released import PROCESSOR
 from idmetric.metric.checkpoints.resolve import resolve
 from idmetric.metric.checkpoints.weights import load_state
 from idmetric.metric.errors import CheckpointError
-from idmetric.metric.nearid import NearID, NearIDConfig
+from idmetric.metric.nearid import FILES, NearID, NearIDConfig, read_tower
 from idmetric.metric.timm_models import fitted, is_timm, pretrained_config, read_weights
 from idmetric.train.nearid.config import NearIDTraining
 from idmetric.train.options import weights_file
@@ -41,7 +39,7 @@ def start(config: NearIDTraining) -> NearID:
 
 
 def _of_files(source: str, revision: str | None) -> NearID:
-    folder = resolve(source, [*checkpoint.FILES, PROCESSOR], revision=revision)
+    folder = resolve(source, FILES, revision=revision)
     published = checkpoint.read_json(checkpoint.file_of(folder, checkpoint.CONFIG))
     if published.get("model_type") == NearID.model_type:
         return NearID(source, revision=revision, device="cpu")
@@ -106,7 +104,7 @@ def _read_siglip(folder: Path, published: Mapping[str, Any]) -> checkpoint.Check
     The tensors of the text tower are not read.
 
     Returns:
-        As `read_nearid`; the head is SigLIP's own.
+        As `read_tower`; the head is SigLIP's own.
     """
     model_type = published.get("model_type")
     if model_type == "siglip":

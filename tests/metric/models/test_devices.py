@@ -17,13 +17,12 @@ from idmetric.adapters import IdentityRetrieval, IdentitySimilarity
 from idmetric.metric.embedder import Embedder
 from idmetric.metric.nearid import NearIDConfig
 from idmetric.metric.sinkhorn import sinkhorn_distance
-from idmetric.metric.tiny.tiny import TinyConfig
 from idmetric.train.idsim.loss import compare
 from idmetric.train.losses.info_nce import info_nce
 from idmetric.train.losses.near_id import Tuples
 from idmetric.train.nearid.config import NearIDTraining
 from idmetric.train.nearid.recipe import values_of
-from tests.conftest import random_model
+from tests.conftest import TWO_TRUNKS, random_model
 from tests.pretended import Pretended, PretendedDevice
 
 OBJECTIVES = get_args(get_type_hints(NearIDTraining)["objective"])
@@ -36,11 +35,8 @@ def siglip() -> NearID:
 
 
 def two_trunks() -> IDSim:
-    """As "tiny", with fewer pixels and another second backbone."""
     torch.manual_seed(0)
-    name = "tf_efficientnet_lite0"
-    config = TinyConfig(name, 48, 8, features="final", patch_stages=(2, 3), second=name, second_size=32)
-    return IDSim(config, device="cpu")
+    return IDSim(TWO_TRUNKS, device="cpu")
 
 
 MODELS: dict[str, Callable[[], Embedder]] = {

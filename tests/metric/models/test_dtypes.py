@@ -15,19 +15,15 @@ from torch import Tensor, nn
 from idmetric import Backbone, IdentityLoss, IDSim, NearID, VisIDEmbed, load
 from idmetric.metric.embedder import Embedder
 from idmetric.metric.nearid import NearIDConfig
-from idmetric.metric.tiny.tiny import TinyConfig
 from idmetric.train.visme import small_qwen
-from tests.conftest import random_model
+from tests.conftest import TWO_TRUNKS, random_model
 
 VIT = {"depth": 2, "embed_dim": 48, "num_heads": 3}
 TOLERANCE = {torch.bfloat16: 0.03, torch.float16: 0.004, torch.float64: 1e-5}  # of distances
 
 
 def two_trunks(folder: Path) -> IDSim:
-    """As "tiny", with fewer pixels and another second backbone."""
-    name = "tf_efficientnet_lite0"
-    config = TinyConfig(name, 64, 8, features="final", patch_stages=(2, 3), second=name, second_size=48)
-    return IDSim(config, device="cpu")
+    return IDSim(TWO_TRUNKS, device="cpu")
 
 
 def siglip(folder: Path) -> NearID:
