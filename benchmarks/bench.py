@@ -1,4 +1,4 @@
-"""How fast models are on this machine, stage by stage: decode, preprocess, backbone, heads, and the whole.
+"""How fast models are on this machine, stage by stage: decode, preprocess, model, and the whole.
 
     python benchmarks/bench.py
     python benchmarks/bench.py --model dinov3_vitl16 --random-weights --batch 8
@@ -94,23 +94,18 @@ def _table(rows: list[dict[str, Any]]) -> str:
 
 
 def stages(metric: Embedder, files: Sequence[bytes], batch: int, seconds: float = _SECONDS) -> Iterator[dict[str, Any]]:
-    """Measure decode, preprocess, backbone, heads, and the whole; then the whole for one image, as latency.
+    """Measure decode, preprocess, model, and the whole; then the whole for one image, as latency.
 
     "decode" reads the encoded files; "preprocess" turns decoded images into the normalized batch that the encoder
-    takes, on its device; "heads" are the layers after the encoder.
+    takes, on its device.
     """
     photos = decoded(files, batch)
     steps: dict[str, Callable[[], Any]] = {
         "decode": lambda: [read_image(data) for data in files[:batch]],
         "preprocess": lambda: prepared(metric, photos),
     }
-    encoder = trunk(metric)
-    if encoder is not None:
-        pixels = prepared(metric, photos)
-        steps["backbone"] = partial(metric.trunk_features if isinstance(metric, IDSim) else encoder, pixels)
-        heads = heads_of(metric, pixels)
-        if heads is not None:
-            steps["heads"] = heads
+    if trunk(metric) is not None:
+        steps["model"] = partial(metric.forward_features, prepared(metric, photos))
     steps["whole"] = lambda: metric.embed(photos, batch_size=batch)
     steps["whole, 1 image"] = lambda: metric.embed(photos[:1])
 
@@ -149,15 +144,6 @@ def trunk(metric: Embedder) -> Any:
     """Return the model's timm encoder, or None."""
     encoder = getattr(metric, "backbone", None)
     return encoder if hasattr(encoder, "forward_features") else None
-
-
-def heads_of(metric: Embedder, pixels: Tensor) -> Callable[[], Any] | None:
-    """Return a function that runs ID-Sim's two heads on the tokens of a batch; None for models without heads."""
-    if not isinstance(metric, IDSim):
-        return None
-    with torch.no_grad():
-        features, patches, _ = metric.trunk_features(pixels)
-    return partial(metric.heads, features, patches)
 
 
 # Photos and models

@@ -57,9 +57,9 @@ PARTS = (
     "sizes",
     "embedder",
     "tokens",
-    "idsim_config",
     "tiny.trunk",
     "tiny.efficientnet_lite",
+    "idsim_config",
     "timm_models",
     "tiny",
     "custom",
@@ -79,11 +79,12 @@ PAIR = {"modules": 24, "lines": 3000, "nodes": 20_000}
 # what the modules of a pair import late, inside functions, and why
 LATE = {
     "metric.cosine": "torch",
-    "metric.checkpoints.resolve": "files of the Hub",
     "metric.idsim_release": "a received format: released checkpoints",
     "metric.load": "the names of released checkpoints, beside which a folder's is told apart",
     "metric.pixels": "torch",
     "metric.sinkhorn": "torch",
+    "metric.timm_models": "timm",
+    "metric.tokens": "timm",
 }
 
 # the twenty-minute path, from the vectors of an image to the command: read in this order

@@ -10,7 +10,7 @@ the second sees the images at another size, and its global features, with a head
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ from idmetric.metric.files import StrPath
 from idmetric.metric.idsim_config import IDSimConfig
 from idmetric.metric.images import WHITE, Color, Preprocessing
 from idmetric.metric.pixels import resize_antialiased
-from idmetric.metric.tiny.trunk import LiteTrunk
+from idmetric.metric.tiny.trunk import LiteTrunk, joined_tokens
 
 __all__ = ["TINY", "Head", "IDSim", "IDSimConfig", "center_and_normalize"]
 
@@ -73,15 +73,13 @@ class IDSim(Embedder):
             with "_cls_patch" at the end, as the release names them), downloaded once; "tiny", the small model inside
             this package; a folder or Hub repository written by `save_pretrained` or by training; a folder with the
             release's four files, also one of the Hub cache; or an `IDSimConfig` for a new, untrained model.
-        revision: commit of a Hub repository.
-        device: default CUDA, else MPS, else CPU. dtype: default float32.
+        revision: commit of a Hub repository. device: default CUDA, else MPS, else CPU. dtype: default float32.
         background: RGB color (0-255) that shows through transparent images.
         preprocessing: "standard" turns photos by their EXIF orientation, composites transparency on `background` and
-            scales 16-bit values; "release" does none of these, like the release, and takes no masks. Default: the
-            saved setting, else "standard". Scores of the two never mix: the model's label names "release".
+            scales 16-bit values; "release" does none of these, and takes no masks. Default: the saved setting, else
+            "standard". Scores of the two never mix: the model's label names "release".
         variant: which release a folder of official files belongs to, if its name does not show it.
-        backbone_weights: local file with the backbone, for a release without Hub access: safetensors in timm's format,
-            or Meta's .pth.
+        backbone_weights: local file with a release's backbone: safetensors in timm's format, or Meta's .pth.
         backbone_args: more arguments of `timm.create_model`, for a release.
         cache_dir, token, local_files_only: see `idmetric.metric.checkpoints.resolve`.
 
@@ -108,7 +106,6 @@ class IDSim(Embedder):
         token: str | None = None,
         local_files_only: bool = False,
     ) -> None:
-        # the weights and their settings; none for a new model
         saved: Checkpoint | None = None
         if isinstance(source, IDSimConfig):
             name, config = "untrained", source
@@ -120,8 +117,12 @@ class IDSim(Embedder):
             else:
                 from idmetric.metric.idsim_release import read_checkpoint
 
-                hub = {"revision": revision, "cache_dir": cache_dir, "token": token}
-                hub["local_files_only"] = local_files_only
+                hub: dict[str, Any] = {
+                    "revision": revision,
+                    "cache_dir": cache_dir,
+                    "token": token,
+                    "local_files_only": local_files_only,
+                }
                 name, saved = read_checkpoint(source, hub, variant, backbone_weights, backbone_args)
             config = checkpoint.parse(IDSimConfig, saved, self.model_type)
         if preprocessing is not None:
@@ -145,10 +146,10 @@ class IDSim(Embedder):
             folder=None if saved is None else saved.folder,
         )
         self.settings = config
-        if self.weights.is_folder:
+        if self.is_folder:
             from idmetric.metric.load import tell_apart
 
-            tell_apart(self.weights)
+            tell_apart(self)
         if saved is None:
             self._build(config, empty=False)
         else:
@@ -168,11 +169,11 @@ class IDSim(Embedder):
                 self.mlp_second = make_head(self.second.num_features)
             patch_channels = sum(self.backbone.map_channels[number] for number in config.patch_stages)
         else:
-            from idmetric.metric import tokens
             from idmetric.metric.timm_models import build
+            from idmetric.metric.tokens import final_tokens, last_tokens
 
             self.backbone = build(config.backbone, image_size=config.image_size, args=config.backbone_args, empty=empty)
-            self._read_tokens = tokens.last_tokens if config.features == "last-block" else tokens.final_tokens
+            self._read_tokens = last_tokens if config.features == "last-block" else final_tokens
             patch_channels = self.backbone.num_features
         with device:
             self.mlp_cls = make_head(self.backbone.num_features)
@@ -197,23 +198,8 @@ class IDSim(Embedder):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         moved: Self = super()._apply(fn, recurse)
-        # Meta's DINOv3 keeps its rotary periods in bfloat16, timm in float32, computed anew when the dtype changes; the
-        # models were trained with Meta's
+        # the models were trained with rotary periods as in Meta's DINOv3; timm computes others when the dtype changes
         rope: Any = getattr(self.backbone, "rope", None)
         if isinstance(getattr(rope, "periods", None), Tensor):
             rope.periods = rope.periods.to(torch.bfloat16).to(rope.periods.dtype)
         return moved
-
-
-def joined_tokens(maps: Sequence[Tensor]) -> tuple[Tensor, tuple[int, int]]:
-    """Patch tokens (B, P, D) from feature maps (B, C, h, w), with D the sum of their channels, and the patch grid.
-
-    Deep maps know what an object is, earlier ones are finer. The maps are resized to the first one's grid, and the
-    centered, unit-length vectors of each place are joined.
-    """
-    rows, columns = maps[0].shape[-2:]
-    tokens = []
-    for feature_map in maps:
-        resized = F.interpolate(feature_map, (rows, columns), mode="bilinear", align_corners=False)
-        tokens.append(center_and_normalize(resized.flatten(2).mT))
-    return torch.cat(tokens, -1), (rows, columns)

@@ -115,7 +115,7 @@ class NearID(Embedder):
             folder=None if saved is None else saved.folder,
         )
         self.settings = config
-        tell_apart(self.weights)
+        tell_apart(self)
         with nullcontext() if saved is None else understanding(saved.folder):
             self.backbone: Any = build(
                 config.backbone, image_size=config.image_size, args=config.backbone_args, empty=saved is not None

@@ -91,6 +91,22 @@ class LiteTrunk(nn.Module):
         return x.mean((2, 3)), outputs
 
 
+def joined_tokens(maps: Sequence[Tensor]) -> tuple[Tensor, tuple[int, int]]:
+    """Patch tokens (B, P, D) from feature maps (B, C, h, w), with D the sum of their channels, and the patch grid.
+
+    Deep maps know what an object is, earlier ones are finer. The maps are resized to the first one's grid, and the
+    centered, unit-length vectors of each place are joined.
+    """
+    rows, columns = maps[0].shape[-2:]
+    tokens = []
+    for feature_map in maps:
+        resized = F.interpolate(feature_map, (rows, columns), mode="bilinear", align_corners=False)
+        vectors = resized.flatten(2).mT
+        centered = vectors - vectors.mean(-1, keepdim=True)
+        tokens.append(F.normalize(centered, dim=-1))
+    return torch.cat(tokens, -1), (rows, columns)
+
+
 class _Block(nn.Module):
     """Expansion, depthwise convolution, projection; the input is added where shapes allow.
 
@@ -110,14 +126,12 @@ class _Block(nn.Module):
             self.conv_pw = _SameConv2d(inner_channels, out_channels, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = x
+        y: Tensor = x
         if self.expands:
             y = F.relu6(self.conv_pw(y), inplace=True)
         y = F.relu6(self.conv_dw(y), inplace=True)
         y = self.conv_pwl(y) if self.expands else self.conv_pw(y)
-        if self.has_skip:
-            y = x + y
-        return y
+        return x + y if self.has_skip else y
 
 
 class _SameConv2d(nn.Conv2d):

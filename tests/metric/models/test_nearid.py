@@ -134,59 +134,67 @@ def test_saved_and_loaded_gives_equal_scores(tmp_path: Path) -> None:
     metric.save_pretrained(tmp_path / "ours")
     again = load(tmp_path / "ours", device="cpu")
     assert isinstance(again, NearID)
+    assert again.settings == metric.settings
     x, y = torch.rand(2, 3, 80, 60), torch.rand(2, 3, 80, 60)
     assert again(x, y, "joint").equal(metric(x, y, "joint"))
-    assert (again.interpolation, again.image_size) == (
-        metric.interpolation,
-        metric.image_size,
-    )
 
 
-def test_what_is_not_the_published_format_is_named(tmp_path: Path) -> None:
+CONFIG, PREPROCESSOR, WEIGHTS = "config.json", "preprocessor_config.json", "model.safetensors"
+
+
+@pytest.mark.parametrize(
+    ("file", "setting", "value"),
+    [
+        (CONFIG, "model_type", "clip"), (CONFIG, "embed_dim", 64), (PREPROCESSOR, "resample", 0),
+        (PREPROCESSOR, "size", {"height": 60, "width": 58}), (PREPROCESSOR, "size", {"shortest_edge": 58}),
+        (PREPROCESSOR, "do_center_crop", True), (PREPROCESSOR, "image_mean", 0.5), (PREPROCESSOR, "do_resize", None),
+        (PREPROCESSOR, "do_normalize", False), (PREPROCESSOR, "rescale_factor", 1.0),
+    ],
+)  # fmt: skip
+def test_a_setting_that_is_not_the_published_formats_is_named(
+    file: str, setting: str, value: Any, tmp_path: Path
+) -> None:
     official(tmp_path, SMALL)
-    config = json.loads((tmp_path / "config.json").read_text())
-    vision = config["vision_config"]
-    for file, changes, message in (
-        ("config.json", {"vision_config": {**vision, "hidden_act": "relu"}}, "activation 'relu'"),
-        ("config.json", {"vision_config": {**vision, "layer_norm_eps": 1e-5}}, "epsilon 1e-05"),
-        ("config.json", {"embed_dim": 64}, "projects 48 features to 64"),
-        ("config.json", {"vision_config": {**vision, "num_hidden_layers": 2}}, "unexpected backbone.blocks.2"),
-        ("config.json", {"model_type": "clip"}, "type 'clip'"),
-        ("preprocessor_config.json", {"resample": 0}, "filter 0"),
-        ("preprocessor_config.json", {"size": {"height": 60, "width": 58}}, "squashing to 58 x 58"),
-        ("preprocessor_config.json", {"size": {"shortest_edge": 58}}, "squashing to 58 x 58"),
-        ("preprocessor_config.json", {"do_center_crop": True}, "or crops"),
-        ("preprocessor_config.json", {"image_mean": 0.5}, "a list of 3 numbers is needed"),
-        ("preprocessor_config.json", {"do_normalize": False}, "do_normalize"),
-        ("preprocessor_config.json", {"rescale_factor": 1.0}, "not by 1/255"),
+    edit(tmp_path / file, **{setting: value})
+    with pytest.raises(CheckpointError, match=setting.removeprefix("image_")):
+        NearID(tmp_path, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"), [("hidden_act", "relu"), ("layer_norm_eps", 1e-5), ("num_channels", 1)]
+)  # fmt: skip
+def test_a_trunk_that_is_not_supported_is_named(setting: str, value: Any, tmp_path: Path) -> None:
+    official(tmp_path, SMALL)
+    edit(tmp_path / CONFIG, vision_config={**SMALL, setting: value})
+    with pytest.raises(CheckpointError, match=rf"config\.json.*{setting}"):
+        NearID(tmp_path, device="cpu")
+
+
+def test_missing_and_unknown_tensors_and_files_are_named(tmp_path: Path) -> None:
+    official(tmp_path, SMALL)
+    state = load_file(tmp_path / WEIGHTS)
+    for missing, name in (
+        ("encoder.layers.1.self_attn.k_proj.weight", r"blocks\.1\.attn\.k"),
+        ("encoder.layers.2.mlp.fc1.bias", r"blocks\.2\.mlp\.fc1"),
+        ("head.probe", r"attn_pool\.latent"),
     ):
-        before = (tmp_path / file).read_text()
-        edit(tmp_path / file, **changes)
-        with pytest.raises(CheckpointError, match=message):
+        save_file({key: value for key, value in state.items() if not key.endswith(missing)}, tmp_path / WEIGHTS)
+        with pytest.raises(CheckpointError, match=name):
             NearID(tmp_path, device="cpu")
-        (tmp_path / file).write_text(before)
-    state = load_file(tmp_path / "model.safetensors")
-    for key, message in (
-        (
-            "backbone.vision_model.encoder.layers.1.self_attn.k_proj.weight",
-            "KeyError: .blocks.1.attn.k.weight",
-        ),
-        ("backbone.vision_model.head.probe", "missing backbone.attn_pool.latent"),
-    ):
-        save_file({k: v for k, v in state.items() if k != key}, tmp_path / "model.safetensors")
-        with pytest.raises(CheckpointError, match=message):
-            NearID(tmp_path, device="cpu")
-    save_file({**state, "decoder.x": torch.zeros(1)}, tmp_path / "model.safetensors")
+    save_file({**state, "decoder.x": torch.zeros(1)}, tmp_path / WEIGHTS)
     with pytest.raises(CheckpointError, match=r"decoder\.x"):
         NearID(tmp_path, device="cpu")
-    (tmp_path / "preprocessor_config.json").unlink()
-    with pytest.raises(CheckpointError, match=r"no preprocessor_config\.json"):
+    save_file(state, tmp_path / WEIGHTS)
+    edit(tmp_path / CONFIG, vision_config={**SMALL, "num_hidden_layers": 2})
+    with pytest.raises(CheckpointError, match=r"blocks\.2"):
+        NearID(tmp_path, device="cpu")
+    (tmp_path / PREPROCESSOR).unlink()
+    with pytest.raises(CheckpointError, match=r"preprocessor_config\.json"):
         NearID(tmp_path, device="cpu")
 
 
 def test_the_defaults_are_the_published_models() -> None:
-    config = NearIDConfig()
-    assert config.backbone == released.NEARID["nearid"].backbone
+    assert NearIDConfig().backbone == released.NEARID["nearid"].backbone
     metric = NearID(NearIDConfig(image_size=28, backbone_args={"depth": 1, "embed_dim": 24, "num_heads": 2}))
     assert not any(p.requires_grad for p in metric.parameters())
     assert metric.embed(Image.new("RGB", (9, 9))).cls.shape == (1, 24)
