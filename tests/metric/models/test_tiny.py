@@ -195,7 +195,7 @@ def test_a_byte_for_each_value_is_scaled_by_its_row() -> None:
     generator = torch.Generator().manual_seed(2)
     values = torch.randint(-127, 128, (5, 4, 2, 2), dtype=torch.int8, generator=generator)
     scale = torch.rand(5, generator=generator)
-    found = unpacked({"filter.weight": values, f"filter.weight{SCALE}": scale, "filter.bias": scale}, "pair")
+    found = unpacked({"filter.weight": values, f"filter.weight{SCALE}": scale, "filter.bias": scale})
     torch.testing.assert_close(found["filter.weight"], values.float() * scale.view(5, 1, 1, 1))
     assert found["filter.bias"].equal(scale)
     assert len(found) == 2
