@@ -23,19 +23,19 @@ from bench import make_files, open_model
 from rows import Row, over
 from timing import Clock, add_counts, parser_of
 
-from idmetric.matching import Subject, match
+from idmetric.matching import match
 from idmetric.metric.embedder import Embedder, auto_device
+from idmetric.metric.embedding import Embedding
 from idmetric.metric.images import read_image
-from idmetric.scoring.subjects import embed_subject
 
 Box = tuple[int, int, int, int]
 CROPS, FRAMES = "embedding the crops", "bare model"
 
 
-def subjects_of(metric: Embedder, count: int) -> list[Subject]:
+def subjects_of(metric: Embedder, count: int) -> dict[str, Embedding]:
     """Subjects with four references each."""
     photos = [read_image(data) for data in make_files(4 * count, (320, 240))]
-    return [embed_subject(metric, photos[4 * k : 4 * k + 4], name=f"subject {k}") for k in range(count)]
+    return {f"subject {k}": metric.embed(photos[4 * k : 4 * k + 4]) for k in range(count)}
 
 
 def boxes_of(size: tuple[int, int], count: int) -> list[Box]:

@@ -25,11 +25,12 @@ from numpy.typing import NDArray
 from idmetric import load
 from idmetric.evaluate.statistics.bootstrap import Interval, bootstrap
 from idmetric.matching.assignment import MARGIN, State, assigned
+from idmetric.matching.thresholds import FEWEST
 from idmetric.metric.distance import distance_matrix
 from idmetric.metric.embedder import Embedder
 from idmetric.metric.embedding import Embedding
 from idmetric.scoring.calibration import PAIR_RATE, Calibration, calibration_of
-from idmetric.scoring.references import FEWEST, leave_one_out
+from idmetric.scoring.references import leave_one_out
 from idmetric.tables import aligned
 
 Array = NDArray[np.float64]
@@ -111,7 +112,7 @@ def _measured(composite: Composite, references: Sequence[Embedding], regions: Em
         to_regions = distance_matrix(embedding, regions).double().numpy()
         distances.append(to_regions.min(0))
         own_threshold = math.nan
-        if len(embedding) >= FEWEST:  # as Subject.own_threshold
+        if len(embedding) >= FEWEST:  # as matching.thresholds.own_limit
             among = distance_matrix(embedding, None).double().numpy()
             own_threshold = float(leave_one_out(among).max())
         own_thresholds.append(own_threshold)

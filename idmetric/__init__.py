@@ -26,12 +26,10 @@ if TYPE_CHECKING:
     from idmetric.metric.load import load
     from idmetric.metric.loss import IdentityLoss
     from idmetric.metric.nearid import NearID
-    from idmetric.metric.subject import Subject
     from idmetric.metric.visid.visid import VisIDEmbed
     from idmetric.scoring.calibration import calibration_of
     from idmetric.scoring.demo import demo_images
     from idmetric.scoring.score import score, score_pairs
-    from idmetric.scoring.subjects import embed_subject
 
 _LAZY = {
     "Backbone": "idmetric.metric.backbone",
@@ -48,13 +46,11 @@ _LAZY = {
     "NearID": "idmetric.metric.nearid",
     "NonFiniteError": "idmetric.metric.embedding",
     "Region": "idmetric.matching.regions",
-    "Subject": "idmetric.metric.subject",
     "VisIDEmbed": "idmetric.metric.visid.visid",
     "consistency": "idmetric.matching.consistency",
     "calibration_of": "idmetric.scoring.calibration",
     "demo_images": "idmetric.scoring.demo",
     "evaluation": "idmetric.evaluate.evaluation",
-    "embed_subject": "idmetric.scoring.subjects",
     "load": "idmetric.metric.load",
     "match": "idmetric.matching.matching",
     "score": "idmetric.scoring.score",
@@ -76,13 +72,11 @@ __all__ = [
     "NearID",
     "NonFiniteError",
     "Region",
-    "Subject",
     "VisIDEmbed",
     "__version__",
     "calibration_of",
     "consistency",
     "demo_images",
-    "embed_subject",
     "evaluation",
     "load",
     "match",

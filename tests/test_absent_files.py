@@ -36,7 +36,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         lambda metric, good, absent: idmetric.score_pairs(metric, [(good, good, None, absent)], batch_size=1),
         lambda metric, good, absent: idmetric.match(metric, {"mug": good}, [good, absent]),
         lambda metric, good, absent: idmetric.match(metric, {"mug": good, "cup": absent}, good),
-        lambda metric, good, absent: idmetric.embed_subject(metric, [good, absent], name="mug"),
     ],
 )
 def test_an_absent_file_is_found_before_the_model_embeds_anything(

@@ -18,9 +18,8 @@ from PIL import Image
 
 from idmetric.metric.distance import needs_patches
 from idmetric.metric.embedder import Embedder
-from idmetric.metric.embedding import Embedding
+from idmetric.metric.embedding import Embedding, saved_embedding
 from idmetric.metric.images import ImageReadError
-from idmetric.metric.subject import Subject, subject_among
 
 OnError = Literal["raise", "none"]
 _CELLS = (str, bytes, os.PathLike, Image.Image, Mapping)  # types of a single image
@@ -141,8 +140,8 @@ class ScoreColumns(_Columns):
     """Adds the distance between the images of two columns; lower = more surely the same identity.
 
     Args:
-        metric: the model. a: a column. b: the column to compare with, or a `Subject` or its file, of which the nearest
-            reference counts. distance: see `idmetric.metric.distance`.
+        metric: the model. a: a column. b: the column to compare with, or an `Embedding` or its .idm file, of which the
+            nearest image counts. distance: see `idmetric.metric.distance`.
         output: the new column. on_error: as for `EmbedColumn`.
     """
 
@@ -150,24 +149,24 @@ class ScoreColumns(_Columns):
         self,
         metric: Embedder,
         a: str,
-        b: str | os.PathLike[str] | Subject,
+        b: str | os.PathLike[str] | Embedding,
         distance: str = "cls",
         output: str = "distance",
         *,
         on_error: OnError = "raise",
     ) -> None:
-        self.subject = subject_among(b)
-        if self.subject is not None:
-            self.subject.check(metric.model_id, distance)
-        super().__init__(metric, [a, str(b)] if self.subject is None else [a], output, on_error)
+        self.references = saved_embedding(b)
+        if self.references is not None:
+            self.references.check_maker(metric.model_id, needs_patches(distance))
+        super().__init__(metric, [a, str(b)] if self.references is None else [a], output, on_error)
         self.distance, self.patches = distance, needs_patches(distance)
 
     def _values(self, *embeddings: Embedding) -> Sequence[Any]:
-        if self.subject is None:
+        if self.references is None:
             a, b = embeddings
             values: list[float] = self.metric(a, b, self.distance).tolist()
             return values
         (a,) = embeddings
-        to_references = self.metric.pairwise(a, self.subject.embedding.to(self.metric.device), self.distance)
+        to_references = self.metric.pairwise(a, self.references.to(self.metric.device), self.distance)
         nearest: list[float] = to_references.amin(1).tolist()
         return nearest

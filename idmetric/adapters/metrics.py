@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from idmetric.adapters.references import References, SubjectPhoto, embedded, grouped, with_subjects
+from idmetric.adapters.references import References, grouped, joined, with_files
 from idmetric.evaluate.statistics import ranking
 from idmetric.metric.distance import check_name, needs_patches
 from idmetric.metric.distance import distance as embedding_distance
@@ -186,7 +186,7 @@ class IdentitySimilarity(_WithEmbedder):
         Args:
             preds: images of any kind (see `idmetric.metric.images`); tensors (B, 3, H, W) in [0, 1] or uint8.
             target: one reference for each image or one for all; or several for each, as a list of lists or a tensor
-                (B, R, 3, H, W). A `Subject` or its file stands for a list.
+                (B, R, 3, H, W). An `Embedding` or its .idm file stands for a list.
             masks, target_masks: subject masks in the same arrangement.
 
         Raises:
@@ -239,7 +239,7 @@ class IdentitySimilarity(_WithEmbedder):
         count: int,
     ) -> tuple[Embedding, list[list[int]]]:
         """Return all references, and the rows among them that belong to each image."""
-        target = with_subjects(target, self.metric, self.distance)
+        target = with_files(target, self.metric, self.distance)
         if isinstance(target, str | os.PathLike):  # of a folder, one for each
             target = split_images(target)
         elif not is_single(target):
@@ -247,10 +247,10 @@ class IdentitySimilarity(_WithEmbedder):
         references, groups = grouped(target, count)
         if masks is None:
             patches = needs_patches(self.distance)
-            return embedded(references, lambda images: self._embed(images, None), patches), groups
-        images = [reference for reference in references if not isinstance(reference, SubjectPhoto)]
+            return joined(references, lambda images: self._embed(images, None), patches), groups
+        images = [reference for reference in references if not isinstance(reference, Embedding)]
         if len(images) < len(references):
-            raise ValueError("masks were given with a subject: give them to embed_subject")
+            raise ValueError("masks were given with an Embedding: give them to embed instead")
         if not isinstance(target, list):
             return self._embed(images, masks), groups
         if all(map(is_single, target)):

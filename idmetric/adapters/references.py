@@ -1,64 +1,43 @@
-"""References of images: photos, or subjects, which hold the embeddings and the thumbnails of theirs."""
+"""References of images: photos, or embeddings of them."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
+from idmetric.metric.distance import needs_patches
 from idmetric.metric.embedder import Embedder
 from idmetric.metric.embedding import Embedding, concatenate
 from idmetric.metric.images import ImageLike, is_single, split_images
 from idmetric.metric.masks import Images
-from idmetric.metric.paths import is_subject_file
-from idmetric.metric.subject import Subject
+from idmetric.metric.paths import is_embedding_file
 
-# references of N images: one for all, one for each, or a list for each (a list of one list is for all); a subject, or
-# the path of its file, stands for a list
-References = Images | Subject | Sequence[Sequence[ImageLike] | Subject]
-
-
-@dataclass(frozen=True, eq=False)
-class SubjectPhoto:
-    """One reference of a subject, by its number."""
-
-    subject: Subject
-    number: int
-
-    @property
-    def thumbnail(self) -> NDArray[np.uint8]:
-        """The photo at (96, 96, 3)."""
-        thumbnail: NDArray[np.uint8] = self.subject.thumbnails[self.number]
-        return thumbnail
-
-    def embedding(self, patches: bool) -> Embedding:
-        """Its features, (1, D)."""
-        embedding = self.subject.embedding[[self.number]]
-        return embedding if patches else embedding.without_patches()
+# references of N images: one for all, one for each, or a list for each (a list of one list is for all); an Embedding,
+# or the path of its .idm file, stands for a list
+References = Images | Embedding | Sequence[Sequence[ImageLike] | Embedding]
 
 
-Reference = ImageLike | SubjectPhoto
+Reference = ImageLike | Embedding  # the latter of one image
 
 
-def with_subjects(references: Any, metric: Embedder, distance: str) -> Any:
-    """The references, with files of subjects read; a single subject becomes a list of one.
+def with_files(references: Any, metric: Embedder, distance: str) -> Any:
+    """The references, with .idm files read; a single Embedding becomes a list of one.
 
     Raises:
-        RequestError: for a subject of another model, or without the patches that the distance compares.
+        RequestError: for an Embedding of another model, or without the patches that the distance compares.
     """
-    if isinstance(references, Subject) or is_subject_file(references):
+    if isinstance(references, Embedding) or is_embedding_file(references):
         references = [references]
     if not isinstance(references, list | tuple):
         return references
-    opened = [Subject.load(entry) if is_subject_file(entry) else entry for entry in references]
+    opened = [Embedding.load(entry) if is_embedding_file(entry) else entry for entry in references]
     for entry in opened:
-        if isinstance(entry, Subject):
-            entry.check(metric.model_id, distance)
+        if isinstance(entry, Embedding):
+            entry.check_maker(metric.model_id, needs_patches(distance))
     return opened
 
 
@@ -91,24 +70,23 @@ def grouped(references: References, count: int) -> tuple[list[Reference], list[l
 
 def _photos(references: Any) -> list[Reference]:
     """The references of one image."""
-    if isinstance(references, Subject):
-        return [SubjectPhoto(references, number) for number in range(len(references))]
+    if isinstance(references, Embedding):
+        return list(references)
     return [*split_images(references)]
 
 
-def embedded(
-    references: Sequence[Reference], embed: Callable[[list[ImageLike]], Embedding], patches: bool
-) -> Embedding:
-    """The embeddings of references, in order; those of subjects are taken from them.
+def joined(references: Sequence[Reference], embed: Callable[[list[ImageLike]], Embedding], patches: bool) -> Embedding:
+    """The embeddings of references, in order, of which photos are embedded.
 
     Args:
         patches: whether patch tokens are needed.
     """
-    images = [reference for reference in references if not isinstance(reference, SubjectPhoto)]
+    images = [reference for reference in references if not isinstance(reference, Embedding)]
     if len(images) == len(references):
         return embed(images)
     rows = iter(embed(images)) if images else iter(())
     parts = []
     for reference in references:
-        parts.append(reference.embedding(patches) if isinstance(reference, SubjectPhoto) else next(rows))
+        part = reference if isinstance(reference, Embedding) else next(rows)
+        parts.append(part if patches else part.without_patches())
     return concatenate([part.to(parts[0].cls.device) for part in parts])

@@ -12,7 +12,6 @@ import hashlib
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import chain
 from typing import Literal
 
@@ -22,26 +21,25 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from idmetric.adapters.references import Reference, References, SubjectPhoto, grouped, with_subjects
+from idmetric.adapters.references import References, grouped, joined, with_files
 from idmetric.matching import Cut, Match, match
 from idmetric.matching.assignment import UNASSIGNED
 from idmetric.matching.regions import Regions
 from idmetric.matching.table import Table
 from idmetric.metric.distance import check_name, needs_patches
 from idmetric.metric.embedder import Embedder
-from idmetric.metric.embedding import Embedding, concatenate
+from idmetric.metric.embedding import Embedding, concatenate, saved_embedding
+from idmetric.metric.errors import RequestError
 from idmetric.metric.images import ImageLike, is_array, is_image_like, is_single, small_picture, split_images, to_image
 from idmetric.metric.masks import Images
-from idmetric.metric.paths import is_subject_file
-from idmetric.metric.subject import Subject
 from idmetric.scoring.calibration import Calibration, calibration_of
 from idmetric.scoring.copies import Print, compare, take_print
 from idmetric.scoring.references import Aggregate
-from idmetric.scoring.subjects import embed_subject
 
 Reward = Callable[[Images, References], list[float]]
-SubjectsReward = Callable[[Images, Mapping[str, Images | Subject], Regions], list[float]]
+SubjectsReward = Callable[[Images, Mapping[str, Images | Embedding], Regions], list[float]]
 
+_NO_PICTURES = "an Embedding has no pictures in which copies are found: give photos, or copy_penalty=0"
 _NO_VALUE = 1e6  # cost of a cell without a value in an assignment; it outweighs all of the rest
 _REMEMBERED = 256  # most references in memory: a vector or patches, and a print of 0.8 MB
 
@@ -59,10 +57,10 @@ def reward(
 
     The function takes images of any kind and of different sizes: tensors or arrays (N, 3, H, W), lists of them, PIL
     images, files; several references as a list for each image, a list of one list for all images, or a tensor
-    (N, R, 3, H, W); a `Subject` or its file stands for a list. It works in batches and without gradients, and raises
-    `ImageReadError` for images that cannot be read, `ValueError` if the numbers of images and references do not fit, or
-    a flat list of several references leaves open which image they belong to. References of the last calls are embedded
-    once.
+    (N, R, 3, H, W); an `Embedding` or its .idm file stands for a list. It works in batches and without gradients, and
+    raises `ImageReadError` for images that cannot be read, `ValueError` if the numbers of images and references do not
+    fit, or a flat list of several references leaves open which image they belong to. References of the last calls are
+    embedded once.
 
     Args:
         metric: the model.
@@ -71,7 +69,8 @@ def reward(
         calibration: the reward is the probability of one identity by this calibration: a file, a `Calibration`, or
             "stored" for the one saved with the model. None: 1 - distance, at least 0.
         copy_penalty: the share of its reward that an image loses if it repeats the pixels of any of its references, as
-            `idmetric.scoring.copies` finds it. 0 does not look for copies, which then earn the most.
+            `idmetric.scoring.copies` finds it. 0 does not look for copies, which then earn the most; references that
+            are an `Embedding` need it.
         batch_size: images per pass.
 
     Raises:
@@ -91,14 +90,18 @@ def reward(
     @torch.no_grad()
     def score(images: Images, references: References) -> list[float]:
         # a column of a table and an array of paths are lists as well
-        if not is_image_like(references) and not isinstance(references, Subject):
+        if not is_image_like(references) and not isinstance(references, Embedding):
             references = list(references)  # type: ignore[arg-type]  # an iterable, then
-        references = with_subjects(references, metric, distance)
+        references = with_files(references, metric, distance)
         _refuse_flat_list(references)
         pictures = [_opened(metric, image) for image in split_images(images)]
         singles, groups = grouped(references, len(pictures))
         embedded = metric.embed(pictures, batch_size=batch_size, patches=patches)
-        embedded_references, reference_prints = memory.get(singles, embedded)
+        photos = [reference for reference in singles if not isinstance(reference, Embedding)]
+        if copy_penalty and len(photos) < len(singles):
+            raise RequestError(_NO_PICTURES)
+        photo_embedding, reference_prints = memory.get(photos, embedded)
+        embedded_references = joined(singles, lambda _: photo_embedding, patches)
 
         # the distance of each image from each of its references
         counts = [len(group) for group in groups]
@@ -113,8 +116,7 @@ def reward(
             value = float(reduce(values[image_rows == row]))
             if copy_penalty:
                 picture_print = _print(metric, picture)
-                comparisons = [compare(reference_prints[k], picture_print) for k in group]
-                if any(comparison.found for comparison in comparisons):
+                if any(compare(reference_prints[reference], picture_print).found for reference in group):
                     value *= 1 - copy_penalty
             rewards.append(value)
         return rewards
@@ -136,14 +138,14 @@ def reward_of_subjects(
 
     The function takes images as `reward` does, references of each subject by its name, and regions in any form of
     `idmetric.match`. Each subject is assigned to at most one region. References are embedded in each call, unless
-    they are a `Subject` or its file. `assigned_similarities` has the same with gradients.
+    they are an `Embedding` or its .idm file. `assigned_similarities` has the same with gradients.
 
     Args:
         metric: the model.
         over: over subjects, the "worst" similarity or the "mean", in [0, 1]; 0 for a subject without a region.
         distance, aggregate, batch_size: see `reward`. cut: see `idmetric.match`.
         copy_penalty: the share of its similarity that a subject loses if its region repeats the pixels of one of its
-            references.
+            references; 0 for references that are an `Embedding`.
 
     Raises:
         ValueError: if `over`, `distance` or `copy_penalty` is unknown or out of range.
@@ -156,16 +158,22 @@ def reward_of_subjects(
         raise ValueError(f"copy_penalty must be from 0 to 1, got {copy_penalty}")
 
     @torch.no_grad()
-    def score(images: Images, subjects: Mapping[str, Images | Subject], regions: Regions) -> list[float]:
-        roster = []
+    def score(images: Images, subjects: Mapping[str, Images | Embedding], regions: Regions) -> list[float]:
+        embeddings: dict[str, Embedding] = {}
+        prints: list[list[Print]] = []
         for name, source in subjects.items():
-            subject = Subject.load(source) if is_subject_file(source) else source
-            if not isinstance(subject, Subject):
-                subject = embed_subject(metric, subject, name=name, distance=distance, batch_size=batch_size)
-            roster.append(replace(subject, name=name))
+            embedding = saved_embedding(source)
+            if embedding is not None and copy_penalty:
+                raise RequestError(f"the subject {name}: {_NO_PICTURES}")
+            photos: list[ImageLike] = []
+            if embedding is None:
+                photos = [metric.read_image(image) for image in split_images(source)]  # type: ignore[arg-type]  # no Embedding
+                embedding = metric.embed(photos, batch_size=batch_size, patches=needs_patches(distance))
+            embeddings[name] = embedding
+            prints.append([_print(metric, photo) for photo in photos] if copy_penalty else [])
         found = match(
             metric,
-            roster,
+            embeddings,
             images,
             regions=regions,
             distance=distance,
@@ -176,7 +184,7 @@ def reward_of_subjects(
         kept = torch.ones(found.table.shape[:2])  # the share of its similarity that a subject keeps
         if copy_penalty:
             pictures = [metric.read_image(image) for image in split_images(images)]
-            for time, number in _copied(found, roster, pictures):
+            for time, number in _copied(found, prints, pictures):
                 kept[time, number] = 1 - copy_penalty
         similarities = assigned_similarities(found.table, aggregate).cpu().clamp(0, 1) * kept
         return (similarities.amin(1) if over == "worst" else similarities.mean(1)).tolist()
@@ -212,7 +220,9 @@ def _assigned_cells(similarity: NDArray[np.float64]) -> NDArray[np.bool_]:
     return is_assigned & has_value
 
 
-def _copied(found: Match, roster: Sequence[Subject], pictures: Sequence[Image.Image]) -> Iterator[tuple[int, int]]:
+def _copied(
+    found: Match, prints: Sequence[Sequence[Print]], pictures: Sequence[Image.Image]
+) -> Iterator[tuple[int, int]]:
     """Yield image and subject of each region that repeats the pixels of a reference of its subject."""
     for time, (picture, assignment) in enumerate(zip(pictures, found.assignments, strict=True)):
         for number, region in enumerate(assignment.region.tolist()):
@@ -220,8 +230,7 @@ def _copied(found: Match, roster: Sequence[Subject], pictures: Sequence[Image.Im
                 continue
             piece = Cut().cut(picture, found.table.regions[time][region]).pixels
             piece_print = take_print(small_picture(to_image(piece, None)))
-            thumbnails = roster[number].thumbnails
-            if any(compare(take_print(thumbnail), piece_print).found for thumbnail in thumbnails):
+            if any(compare(reference, piece_print).found for reference in prints[number]):
                 yield time, number
 
 
@@ -236,7 +245,7 @@ class _ReferenceMemory:
 
     def get(
         self,
-        references: list[Reference],
+        references: list[ImageLike],
         partner: Embedding,
     ) -> tuple[Embedding, list[Print]]:
         """Return the embeddings and prints of references, of which only new photos are embedded.
@@ -249,17 +258,10 @@ class _ReferenceMemory:
         keys: list[Hashable] = []
         fresh: dict[Hashable, ImageLike] = {}
         for reference in references:
-            if isinstance(reference, SubjectPhoto):
-                embedding = reference.embedding(self.patches).to(partner.cls.device)
-                key: Hashable = (origin, _content(embedding.cls), reference.thumbnail.tobytes())
-                keys.append(key)
-                if key not in self._entries:
-                    self._entries[key] = embedding, take_print(reference.thumbnail)
-                continue
             picture = reference
             if not isinstance(picture, str | os.PathLike):  # a file is read only if it is new
                 picture = _opened(self.metric, picture)
-            key = (origin, _content(picture))
+            key: Hashable = (origin, _content(picture))
             keys.append(key)
             if key not in self._entries:
                 fresh[key] = picture
@@ -271,7 +273,7 @@ class _ReferenceMemory:
                 picture_print = _print(self.metric, picture)
                 self._entries[fresh_key] = embedded[[row]], picture_print
 
-        embeddings, prints = [], []
+        embeddings, prints = [partner[:0]], []
         for key in keys:
             embedding, reference_print = self._entries[key]
             embeddings.append(embedding)

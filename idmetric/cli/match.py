@@ -28,7 +28,7 @@ from idmetric.cli.command import (
     warnings_as_lines,
     write,
 )
-from idmetric.cli.match_detect import add_detection, check_detection, class_words, detected_regions, with_words
+from idmetric.cli.match_detect import add_detection, check_detection, detected_regions
 from idmetric.cli.options import add_shared, check_model, load_options
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files import Progress, StrPath, need
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from idmetric.metric.images import Outside
 
 _EXAMPLES = """examples:
-  idmetric match --subject ann=refs/ann --subject rex=rex.subject images/ --regions boxes.json
+  idmetric match --subject ann=refs/ann --subject rex=rex.idm images/ --regions boxes.json
   idmetric match --subject ann:person=refs/ann --subject rex:dog=refs/rex images/ --detect person,dog
   idmetric match --subject cat=refs/cat --subject duck=refs/duck story/ --regions boxes.json --cast cast.csv
   idmetric match --subject ann=refs/ann clip.mp4 --frames 2fps
@@ -61,7 +61,7 @@ def build_parser(prog: str = "idmetric match") -> Parser:
         action="append",
         default=[],
         metavar="NAME[:WORD]=PATH",
-        help="a subject's references: an image, folder or pattern, or a .subject file; WORD, such as dog, limits it to "
+        help="a subject's references: an image, folder or pattern, or an .idm file; WORD, such as dog, limits it to "
         "regions of that label; may be repeated; without any, images and frames are compared with each other",
     )
     parser.add_argument(
@@ -146,16 +146,16 @@ def _run(args: Namespace) -> int:
     check_output(args.output)
     if not args.images and not args.clip:
         raise CommandError("no images: give files, folders or --clip", WRONG_USAGE)
-    subjects = _subjects(args.subject)
+    subjects, words = _subjects(args.subject)
     if not subjects:
         _check_without_subjects(args)
     check_model(args.model)
     check_detection(args)
     with warnings_as_lines(), fixable(RuntimeError, in_one_line=True):
         try:
-            request = _request(args, subjects)
+            request = _request(args, subjects, words)
             check_not_read({"--output": args.output}, _files_read(args, subjects))
-            result = _matched(args, subjects, request)
+            result = _matched(args, subjects, words, request)
         except RequestError as error:
             raise CommandError(str(error), WRONG_USAGE) from error
     for image, reason in result.skipped.items():
@@ -173,15 +173,14 @@ def _check_without_subjects(args: Namespace) -> None:
             raise CommandError(f"--{name} is for subjects: name them by --subject", WRONG_USAGE)
 
 
-def _request(args: Namespace, subjects: Mapping[str, str]) -> MatchRequest:
+def _request(args: Namespace, subjects: Mapping[str, str], words: Mapping[str, str]) -> MatchRequest:
     """Images, frames, regions and casts, before a model is opened."""
     from idmetric.matching.request import MatchRequest
 
-    words_of_subjects = class_words(subjects)
     return MatchRequest.of(
         _sources(args),
-        list(words_of_subjects),
-        list(words_of_subjects.values()),
+        list(subjects),
+        list(words.values()),
         frames=args.frames,
         regions=args.regions,
         cast=args.cast,
@@ -198,7 +197,9 @@ def _files_read(args: Namespace, subjects: Mapping[str, str]) -> Iterator[StrPat
         yield from files_among([source.source if isinstance(source, Clip) else source])
 
 
-def _matched(args: Namespace, subjects: Mapping[str, str], request: MatchRequest) -> Match | Consistency:
+def _matched(
+    args: Namespace, subjects: Mapping[str, str], words: Mapping[str, str], request: MatchRequest
+) -> Match | Consistency:
     from idmetric.matching.consistency import consistency
     from idmetric.matching.matching import match
     from idmetric.matching.regions import Cut
@@ -227,8 +228,9 @@ def _matched(args: Namespace, subjects: Mapping[str, str], request: MatchRequest
             threshold = Limit(args.threshold, "option --threshold")
         return match(
             metric,
-            with_words(metric, subjects, args.distance),
+            subjects,
             request,
+            words=words,
             missing=args.missing,
             distance=args.distance,
             aggregate=args.aggregate,
@@ -268,17 +270,18 @@ def grid_size(text: str) -> tuple[int, int]:
     return int(rows), int(columns)
 
 
-def _subjects(entries: Sequence[str]) -> dict[str, str]:
-    """NAME or NAME:WORD -> references, of --subject."""
+def _subjects(entries: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """The references and the class words of subjects by their names, of --subject NAME=PATH or NAME:WORD=PATH."""
     subjects: dict[str, str] = {}
-    names: list[str] = []
+    words: dict[str, str] = {}
     for entry in entries:
         key, sign, source = entry.partition("=")
-        name = key.partition(":")[0]
+        name, _, word = key.partition(":")
         if not sign or not name or not source:
             raise CommandError(f"--subject {entry}: write NAME=PATH, such as rex=refs/rex", WRONG_USAGE)
-        if name in names:
+        if name in subjects:
             raise CommandError(f"--subject: two subjects are called {name!r}: rename one of them", WRONG_USAGE)
-        names.append(name)
-        subjects[key] = source
-    return subjects
+        subjects[name] = source
+        if word:
+            words[name] = word
+    return subjects, words

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from idmetric.cli.command import WRONG_USAGE, CommandError
@@ -14,7 +13,6 @@ if TYPE_CHECKING:
     from idmetric.matching.detect import Detector
     from idmetric.matching.detected import DetectedRegions
     from idmetric.metric.embedder import Embedder
-    from idmetric.metric.subject import Subject
 
 REFERENCES = "references"
 
@@ -53,22 +51,19 @@ def check_detection(args: Namespace) -> None:
 def detected_regions(args: Namespace, metric: Embedder, sources: Mapping[str, str]) -> DetectedRegions | None:
     """The regions that --detect asks for; None without it."""
     from idmetric.matching.detected import DetectedRegions
-    from idmetric.metric.paths import is_subject_file
+    from idmetric.metric.paths import is_embedding_file
 
     if args.detect is None:
         return None
     detector = _detector(args, metric)
     if args.detect != REFERENCES:
         return DetectedRegions(detector, args.detect.split(","), keep=args.keep_regions)
-    references = {}
-    for entry, source in sources.items():
-        if is_subject_file(source):
+    for source in sources.values():
+        if is_embedding_file(source):
             raise CommandError(
                 f"--detect references: {source} has no photos to look for, give the subject's photos", WRONG_USAGE
             )
-        name, _, _ = entry.partition(":")
-        references[name] = source
-    return DetectedRegions(detector, references=references, keep=args.keep_regions)
+    return DetectedRegions(detector, references=sources, keep=args.keep_regions)
 
 
 def _detector(args: Namespace, metric: Embedder) -> Detector:
@@ -92,41 +87,3 @@ def _detector(args: Namespace, metric: Embedder) -> Detector:
     if choice.startswith("patches="):
         raise CommandError("--detector patches has no weights of its own: it takes those of --model", WRONG_USAGE)
     return detector_named(choice, args.device, **settings)
-
-
-def class_words(sources: Mapping[str, str]) -> dict[str, str]:
-    """The class word of each subject, "" without one: that of NAME:WORD, or of a .subject file."""
-    from idmetric.metric.paths import is_subject_file
-    from idmetric.metric.subject import Subject
-
-    words = {}
-    for entry, source in sources.items():
-        name, _, word = entry.partition(":")
-        if not word and is_subject_file(source):
-            word = Subject.load(source).word
-        words[name] = word
-    return words
-
-
-def with_words(metric: Embedder, sources: Mapping[str, str], distance: str) -> dict[str, str | Subject]:
-    """The subjects; those called NAME:WORD with their class word."""
-    from idmetric.metric.paths import is_subject_file
-    from idmetric.metric.subject import Subject
-    from idmetric.scoring.subjects import embed_subject
-
-    subjects: dict[str, str | Subject] = {}
-    for entry, source in sources.items():
-        name, _, word = entry.partition(":")
-        if not word:
-            subjects[entry] = source
-        elif is_subject_file(source):
-            subjects[name] = replace(Subject.load(source), name=name, word=word)
-        else:
-            subjects[name] = embed_subject(
-                metric,
-                source,
-                name=name,
-                word=word,
-                distance=distance,
-            )
-    return subjects

@@ -1,7 +1,7 @@
 """`idmetric score`: distances of images to a reference, sorted, from the shell.
 
 Exit status: 0 scored; 1 an error (on stderr; nothing on stdout, unless --output or --html failed in the end); 2 wrong
-usage; 3 a distance exceeds the threshold (--threshold, else the subject's or that of --calibration);
+usage; 3 a distance exceeds the threshold (--threshold, else that of --calibration);
 4 files were skipped (--on-error skip) and none exceeds it. A --cache that cannot be written is a warning, and does not
 change the status.
 """

@@ -26,7 +26,7 @@ def build_parser(prog: str = ALIAS) -> Parser:
         "paths",
         nargs="*",
         metavar="IMAGE",
-        help="files, folders or patterns; the first one names the reference (or several, or a .subject file), unless "
+        help="files, folders or patterns; the first one names the reference (or several, or an .idm file), unless "
         "--ref is given",
     )
     add(
@@ -34,7 +34,7 @@ def build_parser(prog: str = ALIAS) -> Parser:
         action="append",
         default=[],
         metavar="PATH",
-        help="reference image, folder or pattern, may be repeated; or a .subject file",
+        help="reference image, folder or pattern, may be repeated; or an .idm file of embeddings",
     )
     add(
         "--pairs",
@@ -47,7 +47,7 @@ def build_parser(prog: str = ALIAS) -> Parser:
         "--threshold",
         type=float,
         metavar="T",
-        help="exit with status 3 if a distance exceeds T (default: that of a .subject file or of --calibration)",
+        help="exit with status 3 if a distance exceeds T (default: that of --calibration)",
     )
     add_shared(parser, "--format", "--output")
     add(

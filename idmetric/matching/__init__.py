@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from idmetric.matching.matching import match
     from idmetric.matching.regions import Cut, Region
     from idmetric.matching.result import Match
-    from idmetric.metric.subject import Subject
 
 _LAZY = {
     "Clip": "idmetric.matching.clips",
@@ -25,7 +24,6 @@ _LAZY = {
     "PatchDetector": "idmetric.matching.detect_patches",
     "Region": "idmetric.matching.regions",
     "Sam3": "idmetric.matching.detect_models",
-    "Subject": "idmetric.metric.subject",
     "match": "idmetric.matching.matching",
 }
 __all__ = [
@@ -38,7 +36,6 @@ __all__ = [
     "PatchDetector",
     "Region",
     "Sam3",
-    "Subject",
     "match",
 ]
 

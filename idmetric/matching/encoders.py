@@ -9,12 +9,12 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from idmetric.metric.distance import distance_matrix
+from idmetric.matching.subjects import Subject
+from idmetric.metric.distance import distance_matrix, needs_patches
 from idmetric.metric.embedder import Embedder
 from idmetric.metric.embedding import Embedding
 from idmetric.metric.errors import RequestError
 from idmetric.metric.images import to_image
-from idmetric.metric.subject import Subject
 from idmetric.stream import ImageModel, PlainModel
 
 # N RGB images -> an array or tensor (N, D), or a list of N vectors (D,); NaN or None where it sees nothing, as no face
@@ -55,7 +55,7 @@ class ModelEncoder:
 
     def check(self, subject: Subject) -> None:
         """See `Encoder.check`."""
-        subject.check(self.model.model_id, self.distance)
+        _check(subject, self)
 
     def distances(self, subject: Subject, embedding: Embedding) -> Tensor:
         """See `Encoder.distances`."""
@@ -124,7 +124,7 @@ class FunctionEncoder:
 
     def check(self, subject: Subject) -> None:
         """See `Encoder.check`. RequestError also names a reference in which the function sees nothing."""
-        subject.check(self.model.model_id, self.distance)
+        _check(subject, self)
         for photo, is_seen in zip(subject.references, subject.embedding.finite().tolist(), strict=True):
             if not is_seen:
                 raise RequestError(
@@ -141,6 +141,14 @@ class FunctionEncoder:
             seen = embedding[is_seen.nonzero()[:, 0]]
             distances[:, is_seen] = distance_matrix(subject.embedding, seen)
         return distances
+
+
+def _check(subject: Subject, encoder: Encoder) -> None:
+    """Refuse the embeddings of another model, or without the patches that the distance compares: RequestError."""
+    try:
+        subject.embedding.check_maker(encoder.model.model_id, needs_patches(encoder.distance))
+    except RequestError as error:
+        raise RequestError(f"the subject {subject.name}: {error}") from error
 
 
 def encoder_of(encoder: Embedder | VectorFunction, distance: str) -> Encoder:

@@ -11,9 +11,9 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -28,7 +28,8 @@ from idmetric.matching.detected import DetectedRegions
 from idmetric.matching.encoders import Encoder, VectorFunction, encoder_of
 from idmetric.matching.regions import Box, Cut, Piece, Region, Regions
 from idmetric.matching.request import MatchRequest
-from idmetric.matching.result import ALL, Match, Missing
+from idmetric.matching.result import Match, Missing
+from idmetric.matching.subjects import Subject, Subjects, check_names, embedded_subject
 from idmetric.matching.table import WHOLE, Table
 from idmetric.matching.thresholds import Thresholds, limits_of
 from idmetric.metric.distance import needs_patches
@@ -38,17 +39,13 @@ from idmetric.metric.errors import RequestError
 from idmetric.metric.files import need
 from idmetric.metric.images import ImageLike, ImageReadError, Picture, check_paths
 from idmetric.metric.masks import Images
-from idmetric.metric.paths import is_subject_file
-from idmetric.metric.subject import Subject
 from idmetric.scoring.calibration import Calibration
 from idmetric.scoring.limits import Limit
 from idmetric.scoring.references import Aggregate
 from idmetric.scoring.scores import PathLike, Progress
-from idmetric.scoring.subjects import embed_subject
 from idmetric.store import Store, cache_folder
 from idmetric.stream import ImageModel, Item, Part, embedded, open_store
 
-Subjects = Mapping[str, Any] | Sequence[Any]  # name -> references or Subject; or Subjects and .subject files
 RegionId = tuple[int, int]  # number of an image, and of a region in it
 _AHEAD = 8  # images that are read before they are embedded
 Encoders = Mapping[str, "Embedder | VectorFunction"]  # a subject's name or class word -> its encoder
@@ -164,6 +161,7 @@ def match(
     distance: str = "cls",
     aggregate: Aggregate = "best",
     cut: Cut | None = None,
+    words: Mapping[str, str] | None = None,
     encoders: Encoders | None = None,
     threshold: Thresholds = None,
     calibration: PathLike | Calibration | None = None,
@@ -177,8 +175,8 @@ def match(
     """Compute the distance of every region to every reference of every subject, and assign regions to subjects.
 
     Args:
-        subjects: the references of each subject by its name, in any form that `Embedder.embed` takes, or `Subject`s and
-            files of them.
+        subjects: the references of each subject by its name, in any form that `Embedder.embed` takes, or an `Embedding`
+            of them, or the .idm file that it was saved to.
         images: one image or several, videos and other clips, see `matching.clips`; or a `MatchRequest` of them, which
             has its own frames, regions and cast.
         frames: of each clip: so many at equal distances from the first to the last; a rate such as "2fps"; or "all".
@@ -191,10 +189,11 @@ def match(
             kept as well, frames of videos and images in memory are not.
         aggregate: over a subject's references: the nearest ("best"), or the mean.
         cut: how regions are cut out; default: exactly.
+        words: what subjects are, such as "dog", by their names; see `regions`.
         encoders: other encoders for some subjects, by name or class word: models of this package, or functions from a
             list of RGB images to vectors (N, D).
         threshold: the largest distance that counts as a subject, of all or by name; a `Limit` names its source.
-            Default: the subject's own or the calibration's, see `limit_of_subject`.
+            Default: that of the subject's own photos or the calibration's, whichever is larger.
         calibration: as in `idmetric.score`; default the model's stored one, if it is of this distance. 5 % of its
             pairs of two identities are within its threshold; if it does not list that one, the nearest lower one is
             taken.
@@ -220,17 +219,18 @@ def match(
             raise RequestError(f"unknown {name} {value!r}: choose {', '.join(choices)}")
     if batch_size < 1:
         raise RequestError(f"batch_size must be at least 1, got {batch_size}")
-    named_subjects = _named(subjects)
-    check_paths(*[source for _, source in named_subjects])
+    words = words or {}
+    check_names(subjects, words)
+    check_paths(*subjects.values())
     request = images
     if isinstance(request, MatchRequest):
         request.refuse_others(frames, regions, cast)
     else:
-        names = [name for name, _ in named_subjects]
-        words = [source.word for _, source in named_subjects if isinstance(source, Subject)]
-        request = MatchRequest.of(images, names, words, frames=frames, regions=regions, cast=cast, on_error=on_error)
+        request = MatchRequest.of(
+            images, list(subjects), list(words.values()), frames=frames, regions=regions, cast=cast, on_error=on_error
+        )
     reading = ReadOptions(cache, workers, progress)
-    roster, subject_encoders = _roster(metric, named_subjects, distance, encoders or {}, batch_size, reading)
+    roster, subject_encoders = _roster(metric, subjects, words, distance, encoders or {}, batch_size, reading)
     limits = limits_of(
         metric,
         roster,
@@ -266,7 +266,8 @@ def measured(plan: Plan, request: MatchRequest, reading: ReadOptions) -> Match:
 
 def _roster(
     metric: Embedder,
-    named_subjects: Sequence[tuple[str, Any]],
+    subjects: Subjects,
+    words: Mapping[str, str],
     distance: str,
     encoders: Encoders,
     batch_size: int,
@@ -278,22 +279,22 @@ def _roster(
     unused = set(encoders)
     roster: list[Subject] = []
     roster_encoders: list[Encoder] = []
-    for name, source in named_subjects:
+    for name, source in subjects.items():
+        word = words.get(name, "")
         encoder = own_encoder
-        for key in (source.word if isinstance(source, Subject) else "", name):
+        for key in (word, name):
             encoder = other_encoders.get(key, encoder)
             unused.discard(key)
-        subject = source
-        if not isinstance(subject, Subject):
-            subject = embed_subject(
-                encoder.model,
-                subject,
-                name=name,
-                distance=encoder.distance,
-                batch_size=batch_size,
-                workers=reading.workers,
-                cache=reading.store_of(encoder.model, needs_patches(encoder.distance)),
-            )
+        subject = embedded_subject(
+            name,
+            word,
+            source,
+            encoder.model,
+            encoder.distance,
+            batch_size=batch_size,
+            workers=reading.workers,
+            store=reading.store_of(encoder.model, needs_patches(encoder.distance)),
+        )
         encoder.check(subject)
         roster.append(subject)
         roster_encoders.append(encoder)
@@ -301,31 +302,6 @@ def _roster(
     if unused:
         raise RequestError(f"encoders for {', '.join(sorted(unused))}: no subject has this name or class word")
     return tuple(roster), tuple(roster_encoders)
-
-
-def _named(subjects: Subjects) -> list[tuple[str, Any]]:
-    """Name and source of each subject; a `Subject`, also one in a file, keeps its own name."""
-    named = []
-    pairs = subjects.items() if isinstance(subjects, Mapping) else [("", source) for source in subjects]
-    for name, source in pairs:
-        subject = Subject.load(source) if is_subject_file(source) else source
-        if isinstance(subject, Subject):
-            subject = replace(subject, name=name or subject.name)
-            named.append((subject.name, subject))
-        elif name:
-            named.append((name, subject))
-        else:
-            raise RequestError("subjects without names: give a dict, {'rex': 'refs/rex/'}, or Subject objects")
-
-    if not named:
-        raise RequestError("no subjects: give at least one")
-    names = [name for name, _ in named]
-    for name in names:
-        if names.count(name) > 1:
-            raise RequestError(f"two subjects are called {name!r}: rename one of them")
-        if name == ALL:
-            raise RequestError(f"a subject cannot be called {ALL!r}, as the summary's last row is: rename it")
-    return named
 
 
 # Images

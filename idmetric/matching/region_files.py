@@ -242,7 +242,7 @@ def _with_labels(lists: Sequence[Sequence[Region]], labels: Collection[str]) -> 
         raise RequestError(
             f"no region's label ({names}) is a subject's name or class word ({', '.join(sorted(labels))}): name the "
             f"word of each subject by --subject NAME:WORD=PATH, such as {sorted(labels)[0]}:{unknown[0]}=PATH (in "
-            f"Python embed_subject(..., word={unknown[0]!r})), rename the labels, or leave them out"
+            f"Python words={{{sorted(labels)[0]!r}: {unknown[0]!r}}}), rename the labels, or leave them out"
         )
     warnings.warn(
         f"regions labeled {names} are compared with no subject: none has this name or class word "

@@ -7,13 +7,16 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 
 from idmetric.matching.encoders import Encoder
+from idmetric.matching.subjects import Subject
+from idmetric.metric.distance import distance_matrix
 from idmetric.metric.embedder import Embedder
 from idmetric.metric.errors import RequestError
-from idmetric.metric.subject import Subject
 from idmetric.scoring.calibration import Calibration, CalibrationError, calibration_of
-from idmetric.scoring.limits import Limit, limit_of_subject
-from idmetric.scoring.references import Aggregate, own_limit
+from idmetric.scoring.limits import OWN_PHOTOS, Limit
+from idmetric.scoring.references import Aggregate, leave_one_out
 from idmetric.scoring.scores import PathLike
+
+FEWEST = 5  # references, below which the farthest says little: many genuine photos would lie beyond it
 
 Thresholds = float | Limit | Mapping[str, float | Limit] | None  # of all subjects, or by name
 
@@ -28,10 +31,10 @@ def limits_of(
     threshold: Thresholds,
     calibration: PathLike | Calibration | None,
 ) -> list[Limit | None]:
-    """The limit of each subject: the one in `threshold`, else its own or the calibration's, see `limit_of_subject`.
+    """The limit of each subject: the one in `threshold`, else the larger one of its own photos' and the calibration's.
 
     The calibration is for the subjects that `metric` itself encodes. It is read only if it was asked for, or if one of
-    them was given no limit, neither here nor when it was made.
+    them was given no limit.
 
     Args:
         threshold, calibration: as in `match`.
@@ -54,12 +57,32 @@ def limits_of(
     for subject, encoder in zip(roster, encoders, strict=True):
         limit = given_limits.get(subject.name)
         if limit is None:
-            is_calibrated = encoder.signature == own_signature and subject.threshold is None
-            limit = limit_of_subject(
-                own=own_limit(subject, encoder.distance, aggregate), by_pairs=by_pairs() if is_calibrated else None
-            )
+            is_calibrated = encoder.signature == own_signature
+            limit = larger(own_limit(subject, encoder.distance, aggregate), by_pairs() if is_calibrated else None)
         limits.append(limit)
     return limits
+
+
+def own_limit(subject: Subject, distance: str, aggregate: Aggregate = "best") -> Limit | None:
+    """The largest distance of a reference to the others (leave-one-out), in which each picture counts once.
+
+    None for fewer than `FEWEST` pictures: of few photos, many genuine ones would lie beyond the farthest.
+    """
+    if len(subject.pictures) < FEWEST:
+        return None
+    matrix = distance_matrix(subject.embedding[subject.pictures], None, distance).double().cpu().numpy()
+    return Limit(float(leave_one_out(matrix, aggregate).max()), OWN_PHOTOS)
+
+
+def larger(own: Limit | None, by_pairs: Limit | None) -> Limit | None:
+    """The larger limit of those that are there.
+
+    A further genuine photo lies beyond the limit of n photos in 1 of n + 1 cases, and a photo in a composite more often
+    (benchmarks/states.py).
+    """
+    if own is None or by_pairs is None:
+        return own or by_pairs
+    return own if own.distance >= by_pairs.distance else by_pairs
 
 
 def calibrated_limit(metric: Embedder, distance: str, calibration: PathLike | Calibration | None) -> Limit | None:

@@ -378,7 +378,9 @@ class Embedder(nn.Module):
 
         # once at the end, as it waits for the device, which embeds a batch while the next one is read
         if not torch.compiler.is_compiling():
-            embedding.check_finite(["a text" if image is None else describe(image) for image in singles], self.dtype)
+            names = tuple("a text" if image is None else describe(image) for image in singles)
+            embedding.check_finite(names, self.dtype)
+            embedding = replace(embedding, names=names)
         return embedding
 
     # Two images in, distance out

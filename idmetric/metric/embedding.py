@@ -5,7 +5,9 @@ They would otherwise scramble a ranking silently, since NaN compares false with 
 
 from __future__ import annotations
 
+import json
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,8 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from idmetric.metric.files import StrPath, first_few, writing
+from idmetric.metric.errors import RequestError
+from idmetric.metric.files import (
+    StrPath,
+    first_few,
+    parse_json,
+    refuse_irregular,
+    replacing,
+    save_sealed,
+    seal_problem,
+)
 from idmetric.metric.images import is_tensor
+from idmetric.metric.paths import is_embedding_file
 
 if TYPE_CHECKING:
     import torch
@@ -101,6 +113,7 @@ def shown(names: Sequence[str]) -> str:
 # Embedding: features of a batch of images, kept so that each image is embedded once.
 
 _FORMAT = "idmetric-embedding/1"
+_FILE = "idmetric-references/1"  # of `Embedding.save`
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -115,6 +128,7 @@ class Embedding:
             sum; None means every patch counts the same. A subject mask sets them.
         model: which model made it (`Embedder.model_id`); embeddings of two models are never compared. Empty when
             unknown, and then not checked.
+        names: of the images, such as their paths, B; None when unknown.
 
     Raises:
         ValueError: if the shapes do not fit together.
@@ -125,10 +139,13 @@ class Embedding:
     grid: tuple[int, int] | None = None
     weights: Tensor | None = None
     model: str = ""
+    names: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.cls.ndim != 2:
             raise ValueError(f"Embedding.cls must have shape (B, D), got {tuple(self.cls.shape)}")
+        if self.names is not None and len(self.names) != len(self.cls):
+            raise ValueError(f"Embedding.names must be of {len(self.cls)} images, got {len(self.names)}")
         if self.patches is None:
             return
 
@@ -167,7 +184,11 @@ class Embedding:
         def select(tensor: Tensor) -> Tensor:
             return tensor[rows.to(tensor.device) if is_tensor(rows) else rows]
 
-        return self._map(select)
+        names = self.names
+        if names is not None:
+            name_rows = rows.cpu().numpy() if is_tensor(rows) else rows
+            names = tuple(np.array(names, dtype=object)[name_rows])
+        return replace(self._map(select, names=None), names=names)
 
     def __iter__(self) -> Iterator[Embedding]:
         return (self[i] for i in range(len(self)))
@@ -178,7 +199,7 @@ class Embedding:
 
     def without_patches(self) -> Embedding:
         """The same global features alone."""
-        return Embedding(self.cls, model=self.model)
+        return Embedding(self.cls, model=self.model, names=self.names)
 
     def cpu(self) -> Embedding:
         """Move to the CPU."""
@@ -188,8 +209,7 @@ class Embedding:
         """Cut from the autograd graph."""
         return self._map(lambda tensor: tensor.detach())
 
-    def _map(self, change: Callable[[Tensor], Tensor]) -> Embedding:
-        changed: dict[str, Any] = {}
+    def _map(self, change: Callable[[Tensor], Tensor], **changed: Any) -> Embedding:
         for name, tensor in _tensors(self).items():
             changed[name] = change(tensor)
         return replace(self, **changed)
@@ -208,17 +228,80 @@ class Embedding:
             bad_names = shown([names[row] for row in rows])
             raise NonFiniteError(f"{bad_names}: {reason(dtype)}", rows)
 
-    def check_maker(self, model_id: str) -> None:
-        """Refuse an Embedding of another model than the one with this `Embedder.model_id`: ValueError."""
+    def check_maker(self, model_id: str, patches: bool = False) -> None:
+        """Refuse an Embedding of another model than the one with this `Embedder.model_id`: RequestError.
+
+        Args:
+            patches: also refuse one without patch tokens.
+        """
         if not same_model(self.model, model_id):
-            raise ValueError(
+            raise RequestError(
                 f"the embedding was made by {self.model}, this metric is {model_id}: embed its images again"
             )
+        if patches and self.patches is None:
+            raise RequestError("the embedding has no patches, which this distance compares: embed with patches=True")
 
-    def save(self, path: StrPath, metadata: Mapping[str, str] | None = None) -> None:
-        """Write to a safetensors file; `metadata` (strings) is kept with the tensors; OutputError if it fails."""
-        with writing(path):
-            Path(path).write_bytes(serialized(self, metadata))
+    # Files
+
+    def save(self, path: StrPath) -> None:
+        """Write an .idm file (safetensors) with the model, the names and a digest of its bytes, atomically.
+
+        Raises:
+            RequestError: if the embedding does not name its model. OutputError: if the file cannot be written.
+        """
+        if not self.model:
+            raise RequestError("the embedding does not name its model: set Embedding.model")
+        header = {"format": _FILE, "model": self.model, "grid": _grid_text(self.grid), "names": json.dumps(self.names)}
+        on_cpu = self.detach().cpu()
+        tensors = {name: tensor.contiguous() for name, tensor in _tensors(on_cpu).items()}
+        with replacing(Path(path)) as temporary:
+            save_sealed(tensors, temporary, header)
+
+    @classmethod
+    def load(cls, path: StrPath) -> Embedding:
+        """Read a file that `save` wrote, to the CPU.
+
+        Raises:
+            RequestError: for a file that is missing, damaged or of another kind; the message names it.
+        """
+        from safetensors import SafetensorError, safe_open
+
+        shown = os.fspath(path)
+        try:
+            refuse_irregular(shown)
+            with safe_open(shown, framework="pt") as file:
+                header = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no mapping
+            problem = seal_problem(Path(path)) if header.get("format") == _FILE else ""
+            if header.get("format") == _FILE and not problem:
+                return cls._of_file(tensors, header)
+        except OSError as error:
+            raise RequestError(f"cannot read the embedding {shown}: {error.strerror or error}") from error
+        except (SafetensorError, KeyError, OverflowError, TypeError, ValueError) as error:
+            problem = f"{type(error).__name__}: {error}"
+        if problem:
+            raise RequestError(f"{shown} is a damaged embedding ({problem}): embed its images and save it again")
+        raise RequestError(f"{shown} is not an embedding: Embedding.save writes them")
+
+    @classmethod
+    def _of_file(cls, tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> Embedding:
+        """An Embedding of the tensors and the metadata in a file; errors of Python for damaged ones."""
+        names = parse_json(header["names"])
+        if names is not None:
+            if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+                raise ValueError("its names are not a list of texts")
+            names = tuple(names)
+
+        embedding = replace(cls.of(tensors, header), names=names)
+        if not embedding.model:
+            raise ValueError("it does not name its model")
+        if not all(tensor.is_floating_point() and is_finite(tensor) for tensor in tensors.values()):
+            raise ValueError("its numbers are not floating, or not finite")
+        if not len(embedding) or not bool(embedding.cls.any(1).all()):
+            raise ValueError("it has no images, or one of its features is zero")
+        if embedding.weights is not None and bool((embedding.weights < 0).any()):
+            raise ValueError("one of its weights is negative")
+        return embedding
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> Embedding:
@@ -240,15 +323,31 @@ def serialized(embedding: Embedding, metadata: Mapping[str, str] | None = None) 
     """Return the bytes of a safetensors file with an Embedding, and strings to keep with it."""
     from safetensors.torch import save
 
-    grid = ""
-    if embedding.grid is not None:
-        rows, columns = embedding.grid
-        grid = f"{rows}x{columns}"
+    grid = _grid_text(embedding.grid)
     header = {**(metadata or {}), "format": _FORMAT, "grid": grid, "model": embedding.model}
     on_cpu = embedding.detach().cpu()
     tensors = {name: tensor.contiguous() for name, tensor in _tensors(on_cpu).items()}
     data: bytes = save(tensors, header)
     return data
+
+
+def _grid_text(grid: tuple[int, int] | None) -> str:
+    return "" if grid is None else f"{grid[0]}x{grid[1]}"
+
+
+def saved_embedding(references: Any) -> Embedding | None:
+    """The Embedding that stands for references, read if it is an .idm file; None for images.
+
+    Raises:
+        RequestError: for a damaged file, or an Embedding among other references.
+    """
+    sources = references if isinstance(references, list | tuple) else [references]
+    saved = [source for source in sources if isinstance(source, Embedding) or is_embedding_file(source)]
+    if not saved:
+        return None
+    if len(sources) > 1:
+        raise RequestError("an Embedding, or its file, stands for all references: give it alone, or give images")
+    return saved[0] if isinstance(saved[0], Embedding) else Embedding.load(saved[0])
 
 
 def _tensors(embedding: Embedding) -> dict[str, Tensor]:
@@ -265,7 +364,7 @@ def same_model(a: str, b: str) -> bool:
 def concatenate(embeddings: Sequence[Embedding]) -> Embedding:
     """Join embeddings of one model along the batch.
 
-    Where only some have subject weights, the others get uniform ones.
+    Where only some have subject weights, the others get uniform ones; where some have no names, none has.
 
     Raises:
         ValueError: if the list is empty, or models, grids or the presence of patches differ.
@@ -282,8 +381,11 @@ def concatenate(embeddings: Sequence[Embedding]) -> Embedding:
     import torch
 
     cls = torch.cat([embedding.cls for embedding in embeddings])
+    names: tuple[str, ...] | None = ()
+    for embedding in embeddings:
+        names = None if names is None or embedding.names is None else names + embedding.names
     if head.patches is None:
-        return replace(head, cls=cls)
+        return replace(head, cls=cls, names=names)
 
     patches: list[Any] = [embedding.patches for embedding in embeddings]
     weights: Tensor | None = None
@@ -293,7 +395,7 @@ def concatenate(embeddings: Sequence[Embedding]) -> Embedding:
             uniform = tokens.new_ones(tokens.shape[:2])
             image_weights.append(uniform if embedding.weights is None else embedding.weights)
         weights = torch.cat(image_weights)
-    return replace(head, cls=cls, patches=torch.cat(patches), weights=weights)
+    return replace(head, cls=cls, patches=torch.cat(patches), weights=weights, names=names)
 
 
 def _kind(embedding: Embedding) -> tuple[Any, ...]:

@@ -33,7 +33,7 @@ from PIL import ExifTags, Image, ImageFile, ImageOps, PngImagePlugin, TiffImageP
 from idmetric.metric import paths as inputs
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files import StrPath, read_bytes
-from idmetric.metric.paths import ABSENT, RAW_ENDINGS, VIDEO_ENDINGS, is_address, is_subject_file, names_several
+from idmetric.metric.paths import ABSENT, RAW_ENDINGS, VIDEO_ENDINGS, is_address, is_embedding_file, names_several
 from idmetric.metric.resampling import RESAMPLE, Sides, check_interpolation
 
 if TYPE_CHECKING:
@@ -630,6 +630,8 @@ def checked_path(source: StrPath, name: str) -> str:
         raise ImageReadError(name, "it is a pipe or a device: give a file with its content")
     if status.st_size == 0:
         raise ImageReadError(name, _EMPTY)
+    if is_embedding_file(path):
+        raise ImageReadError(name, "it holds embeddings: `score`, `match` and `IdentityLoss` take it as references")
     return path
 
 
@@ -774,8 +776,6 @@ def _explain(error: Exception, name: str) -> str:
     if isinstance(error, MemoryError):
         return TOO_LARGE
     if isinstance(error, UnidentifiedImageError):
-        if is_subject_file(name):
-            return "it holds a subject, not an image: `idmetric.score` and `match` take it instead of references"
         advice = "HEIC needs pip install pillow-heif and, in Python, pillow_heif.register_heif_opener()"
         return (
             f"it is not an image of a known format, or its header is damaged: save it again as PNG or JPEG ({advice})"

@@ -26,7 +26,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, get_args
+from typing import Any, Literal, NamedTuple, Self, get_args
 
 import numpy as np
 import torch
@@ -35,14 +35,10 @@ from torch import Tensor, nn
 
 from idmetric.metric.distance import check_name, distance_matrix, needs_patches, self_terms
 from idmetric.metric.embedder import Embedder, at_least_float32, opening
-from idmetric.metric.embedding import Embedding, NonFiniteError, concatenate
+from idmetric.metric.embedding import Embedding, NonFiniteError, concatenate, saved_embedding
 from idmetric.metric.fingerprint import keeps_values
 from idmetric.metric.images import Outside, check_paths, image_of_pixels, is_array, is_float, split_images
 from idmetric.metric.masks import Images, MaskId, Masks, labeled, split_masks, subject_of
-from idmetric.metric.subject import subject_among
-
-if TYPE_CHECKING:
-    from idmetric.metric.subject import Subject
 
 Reduction = Literal["mean", "sum", "none"]
 Aggregate = Literal["mean", "min"]
@@ -76,7 +72,7 @@ class IdentityLoss(nn.Module):
 
     Args:
         metric: any `Embedder` of this package; not a compiled one (compile the loss).
-        references: images of the subject (anything `Embedder.embed` takes), their embedding, a `Subject` or its file.
+        references: images of the subject (anything `Embedder.embed` takes), their embedding, or its .idm file.
         distance: see the table in `idmetric.metric.distance`. joint_weight: weight of the patch term of "joint".
         masks, mask_id: subject masks of the references, and which of their labels is the subject; see `Embedder.embed`.
         outside: how pixels outside a mask are filled, in references and in `forward`.
@@ -103,7 +99,7 @@ class IdentityLoss(nn.Module):
     def __init__(
         self,
         metric: Embedder,
-        references: Images | Embedding | Subject,
+        references: Images | Embedding,
         *,
         distance: str = "cls",
         masks: Masks = None,
@@ -154,20 +150,19 @@ class IdentityLoss(nn.Module):
     # References
 
     def _read_references(
-        self, references: Images | Embedding | Subject, masks: Masks
+        self, references: Images | Embedding, masks: Masks
     ) -> tuple[Embedding, list[Image.Image | None]]:
         """The references' embedding, and the small pictures that `log_images` shows: None where there is none."""
-        subject = subject_among(references)
-        if subject is not None:
-            subject.check(self._metric.model_id, self.distance)
-            references = subject.embedding
+        saved = saved_embedding(references)
+        if saved is not None:
+            references = saved
         parts = []
         thumbnails: list[Image.Image | None] = []
         if isinstance(references, Embedding):
             parts.append(self._embed_reference(references, masks))
             thumbnails += [None] * len(references)
         else:
-            images = split_images(references)  # type: ignore[arg-type]  # no subject; once, as it may be an iterator
+            images = split_images(references)  # type: ignore[arg-type]  # no Embedding; once, as it may be an iterator
             single_masks = split_masks(masks, images)
             check_paths(images, single_masks)
             for image, mask in zip(images, single_masks, strict=True):

@@ -197,9 +197,9 @@ def images_below(folder: Path, above: Iterable[Path] = ()) -> list[Path]:
     return images
 
 
-def is_subject_file(source: object) -> TypeGuard[StrPath]:
-    """Whether this is the path of a subject's file (`idmetric.metric.subject`), by its ending."""
-    return isinstance(source, str | os.PathLike) and os.fspath(source).lower().endswith(".subject")
+def is_embedding_file(source: object) -> TypeGuard[StrPath]:
+    """Whether this is the path of a file of `Embedding.save`, by its ending."""
+    return isinstance(source, str | os.PathLike) and os.fspath(source).lower().endswith(".idm")
 
 
 def names_several(source: Any) -> bool:

@@ -53,6 +53,12 @@ def warn_of_repeated_references(repeated: Mapping[str, str]) -> None:
         warnings.warn(message, CopyWarning, stacklevel=2)
 
 
+def warn_of_no_pictures() -> None:
+    """Give a `CopyWarning` for references that are embeddings."""
+    message = "copies are not looked for, as the references are embeddings without pictures (copies=False, --no-copies)"
+    warnings.warn(message, CopyWarning, stacklevel=2)
+
+
 def closest(references: Sequence[Print], image: Print) -> tuple[int, Copy]:
     """The number of the reference with the highest agreement, and their agreement."""
     copies = [compare(reference, image) for reference in references]

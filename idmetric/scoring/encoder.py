@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -28,7 +28,6 @@ from idmetric.stream import Item, Look, embedded, open_store, problem_of
 
 if TYPE_CHECKING:
     from idmetric.metric.embedder import Embedder
-    from idmetric.metric.subject import Subject
     from idmetric.scoring.sheet import Album
 
 
@@ -96,18 +95,9 @@ class RequestImages:
                     continue
                 yield file, self._pictured(result.also.get("small"), result.row)
 
-    def of_subject(self, subject: Subject) -> dict[File, Pictured]:
-        """The references of a subject as if they were read: thumbnails stand for the photos."""
-        images: dict[File, Pictured] = {}
-        photos = zip(subject.references, subject.thumbnails, strict=True)
-        for row, (name, thumbnail) in enumerate(photos):
-            file = (name, None)
-            if self._album is not None:
-                picture = Image.fromarray(thumbnail)
-                self._album.add_picture(file, picture, None, "keep")
-            taken = take_print(thumbnail) if self._settings.copies else None
-            images[file] = self._pictured(taken, subject.embedding[[row]])
-        return images
+    def of_embedding(self, names: Sequence[str], embedding: Embedding) -> dict[File, Pictured]:
+        """References that were embedded before, by their names; they have no pictures."""
+        return {(name, None): self._pictured(None, embedding[[row]]) for row, name in enumerate(names)}
 
     def pairs(self, pairs: Pairs) -> Iterator[tuple[Pair, Pictured | None, Pictured | None]]:
         """Yield the pairs in order, with their images: each is embedded once, and held until its last pair."""

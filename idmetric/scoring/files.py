@@ -15,8 +15,8 @@ from idmetric.scoring.pairs import Pairs
 from idmetric.scoring.scores import File, PathLike
 
 if TYPE_CHECKING:
+    from idmetric.metric.embedding import Embedding
     from idmetric.metric.images import ImageLike
-    from idmetric.metric.subject import Subject
 
 
 @dataclass(frozen=True)
@@ -25,18 +25,18 @@ class Cross:
 
     Attributes:
         left_out: references among the candidates, which are not scored.
-        subject: holds the references, of which `references` are the names then; they are not read.
+        embedding: of the references, of which `references` are the names then; they are not read.
     """
 
     references: list[str]
     candidates: list[str]
     left_out: tuple[str, ...] = ()
-    subject: Subject | None = None
+    embedding: Embedding | None = None
 
     @property
     def files(self) -> list[File]:
         """The files to read, references first, without masks of their own."""
-        references = self.references if self.subject is None else []
+        references = self.references if self.embedding is None else []
         return [(path, None) for path in (*references, *self.candidates)]
 
     @property
@@ -46,29 +46,30 @@ class Cross:
 
 
 def cross(
-    references: ImageLike | Iterable[ImageLike] | Subject,
+    references: ImageLike | Iterable[ImageLike] | Embedding,
     images: ImageLike | Iterable[ImageLike],
     include_references: bool = False,
 ) -> Cross:
-    """List the images of a request: paths, folders, patterns and images in memory, or lists of them; or a subject.
+    """List the images of a request: paths, folders, patterns and images in memory, or lists of them.
 
     Args:
+        references: also an Embedding, or its .idm file.
         include_references: keep references that are among the images.
 
     Raises:
         RequestError: for a reference that is not a file, or if no candidate is left; as `all_listed`.
     """
-    subject = _subject_among(references)
-    reference_paths = _listed(references, "reference") if subject is None else list(subject.references)
+    embedding = _saved(references)
+    reference_paths = _listed(references, "reference") if embedding is None else _names(embedding)
     candidates = _listed(images, "image")
     if not reference_paths or not candidates:
         raise RequestError("give a reference and at least one image")
     for path in reference_paths:
         is_file = isinstance(path, ImageInMemory) or os.path.isfile(path)
-        if subject is None and not is_file:
+        if embedding is None and not is_file:
             raise RequestError(f"the reference {path!r} is not a file, a folder or a pattern that matches")
     if include_references:
-        return Cross(reference_paths, candidates, subject=subject)
+        return Cross(reference_paths, candidates, embedding=embedding)
 
     file_ids = {path: _id_of(path) for path in (*reference_paths, *candidates)}
     reference_ids = {file_ids[path] for path in reference_paths} - {None}
@@ -78,17 +79,25 @@ def cross(
         raise RequestError(
             "all candidates are references: name others, or score them too (--include-refs, include_references=True)"
         )
-    return Cross(reference_paths, candidates, tuple(left_out), subject)
+    return Cross(reference_paths, candidates, tuple(left_out), embedding)
 
 
-def _subject_among(references: Any) -> Subject | None:
-    """The subject that stands for references; what reads its file is loaded only for one."""
+def _saved(references: Any) -> Embedding | None:
+    """The Embedding that stands for references; what reads its file is loaded only for one."""
     sources = references if isinstance(references, list | tuple) else [references]
-    if all(isinstance(source, str) and not paths.is_subject_file(source) for source in sources):
+    if all(isinstance(source, str) and not paths.is_embedding_file(source) for source in sources):
         return None
-    from idmetric.metric.subject import subject_among
+    from idmetric.metric.embedding import saved_embedding
 
-    return subject_among(references)
+    return saved_embedding(references)
+
+
+def _names(embedding: Embedding) -> list[str]:
+    """A name of each row, no two alike."""
+    names = list(embedding.names or ["reference"] * len(embedding))
+    if len(set(names)) < len(names):  # such as those of two arrays in memory
+        names = [f"{name}[{row}]" for row, name in enumerate(names)]
+    return names
 
 
 def _listed(images: Any, name: str) -> list[str]:

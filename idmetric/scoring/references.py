@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from functools import lru_cache
 from itertools import combinations
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from idmetric.metric.errors import RequestError
 from idmetric.metric.images import SIZE
 from idmetric.metric.ties import numbers
 from idmetric.scoring.copies import compare, take_print
-from idmetric.scoring.limits import OWN_PHOTOS, SUBJECTS_OWN, Limit
-
-if TYPE_CHECKING:
-    from idmetric.metric.subject import Subject
-
-FEWEST = 5  # references, below which the farthest says little: many genuine photos would lie beyond it
 
 _REMEMBERED = 64  # subjects with a known answer of `originals`, at 27 KB for each photo
 
@@ -90,30 +83,3 @@ def leave_one_out(distances: ArrayLike, aggregate: Aggregate = "best") -> Array:
     if aggregate == "best":
         return np.asarray(to_others.min(1))
     return np.asarray(to_others.mean(1))
-
-
-def own_limit(subject: Subject, distance: str, aggregate: Aggregate = "best") -> Limit | None:
-    """The limit that was given to a subject, else the largest distance of a reference to the others (leave-one-out).
-
-    References with one picture count once. None for fewer than `FEWEST` pictures: of few photos, many genuine ones
-    would lie beyond the farthest.
-
-    Raises:
-        RequestError: if the threshold was given for another distance.
-    """
-    if subject.threshold is not None:
-        own_distance = subject.signature.get("distance", distance)
-        if own_distance != distance:
-            raise RequestError(
-                f"the threshold of {subject.name} is of the distance {own_distance!r}: give one for {distance!r}"
-            )
-        return Limit(subject.threshold, SUBJECTS_OWN)
-    if len(subject) < FEWEST:
-        return None
-    photos = distinct(subject.thumbnails).tolist()
-    if len(photos) < FEWEST:
-        return None
-    from idmetric.metric.distance import distance_matrix
-
-    matrix = distance_matrix(subject.embedding[photos], None, distance).double().cpu().numpy()
-    return Limit(float(leave_one_out(matrix, aggregate).max()), OWN_PHOTOS)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.metric.distance import distance as distance_of
-from idmetric.metric.distance import distance_matrix
+from idmetric.metric.distance import distance_matrix, needs_patches
 from idmetric.metric.embedding import Embedding, check_distances, concatenate
 from idmetric.metric.ties import comparable
 from idmetric.scoring.copies import Copy, compare, take_print
@@ -20,14 +20,15 @@ from idmetric.scoring.copy_warnings import (
     is_gray,
     mark_copy,
     warn_of_gray,
+    warn_of_no_pictures,
     warn_of_repeated_references,
 )
 from idmetric.scoring.encoder import Pictured, RequestImages
 from idmetric.scoring.files import Cross
-from idmetric.scoring.limits import Limit, limit_of_subject
+from idmetric.scoring.limits import Limit
 from idmetric.scoring.pairs import Pair, Pairs
 from idmetric.scoring.records import Record
-from idmetric.scoring.references import leave_one_out, originals, own_limit
+from idmetric.scoring.references import leave_one_out, originals
 from idmetric.scoring.scores import Baseline, File, NamedValue, Progress, ScoreSettings
 from idmetric.tables import rounded
 
@@ -50,7 +51,7 @@ class RowMaker:
     Attributes:
         images: reads and embeds the files.
         baseline: with several references, set by `cross`.
-        limit: the largest distance that passes: the given one, else see `limit_of_subject`.
+        limit: the largest distance that passes: the given one, else the calibration's.
         distances: of each image in turn to every reference, or of each pair, for published scores.
     """
 
@@ -115,15 +116,13 @@ class RowMaker:
         return rows
 
     def _references(self, work: Cross, images: Images) -> dict[File, Pictured]:
-        """The references, embedded now or before by a subject; its threshold holds unless the request has one."""
-        subject = work.subject
-        if subject is None:
+        """The references, embedded now or before; of the latter there are no pictures in which copies are found."""
+        if work.embedding is None:
             return dict(self._usable(images, len(work.references)))
-        subject.check(self.metric.model_id, self.settings.distance)
-        if self.settings.threshold is None:
-            own = own_limit(subject, self.settings.distance, self.settings.aggregate)
-            self.limit = limit_of_subject(own, by_pairs=self.settings.calibrated)
-        return self.images.of_subject(subject)
+        work.embedding.check_maker(self.metric.model_id, needs_patches(self.settings.distance))
+        if self.settings.copies:
+            warn_of_no_pictures()
+        return self.images.of_embedding(work.references, work.embedding)
 
     def _together(self, images: Iterable[Pictured]) -> Embedding:
         """Return the embeddings of images, on the model's device."""

@@ -26,15 +26,15 @@ from idmetric.tables import rounded
 
 if TYPE_CHECKING:
     from idmetric.metric.embedder import Embedder
+    from idmetric.metric.embedding import Embedding
     from idmetric.metric.images import ImageLike
     from idmetric.metric.masks import MaskId
-    from idmetric.metric.subject import Subject
     from idmetric.scoring.sheet import Album
 
 
 def score(
     metric: Embedder,
-    references: ImageLike | Iterable[ImageLike] | Subject,
+    references: ImageLike | Iterable[ImageLike] | Embedding,
     images: ImageLike | Iterable[ImageLike],
     *,
     distance: str = "cls",
@@ -56,8 +56,8 @@ def score(
 
     Args:
         references: images of the subject: a path, a folder, a pattern, an image in memory (see `ImageLike`; rows call
-            the fourth of a list reference[3]), or a list of them; or a `Subject`, or its file, in which copies are
-            looked for by the thumbnails.
+            the fourth of a list reference[3]), or a list of them; or an `Embedding`, or the .idm file that it was saved
+            to, which hold no pictures in which copies could be found.
         images: the images to score, given in the same way; rows call the fourth of a list image[3].
         aggregate: with several references, the distance to the nearest ("best") or the mean distance.
         include_references: also score references that are among the images.
@@ -72,8 +72,8 @@ def score(
         copies: look for images that repeat a reference's pixels, mark them, and give a `CopyWarning`; also give one for
             references that repeat each other, which count once among the real photos, and a `GrayWarning` for gray
             images against references in color.
-        threshold: the largest distance that passes, for `Scores.summary` and `Scores.failing`; default: of a subject
-            see `limit_of_subject`, else that of the calibration, else none.
+        threshold: the largest distance that passes, for `Scores.summary` and `Scores.failing`; default: that of the
+            calibration, else none.
         batch_size: images per pass. workers: threads that read images; default: one for each core, at most 8.
         progress: called with (images done, images in all).
 

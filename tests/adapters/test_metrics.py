@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from idmetric import Embedding, IDSim, ImageReadError
 from idmetric.adapters import EmbedColumn, IdentityRetrieval, IdentitySimilarity, ScoreColumns
-from idmetric.scoring.subjects import embed_subject
 from tests.conftest import random_model
 
 torchmetrics = pytest.importorskip("torchmetrics")
@@ -380,27 +379,27 @@ def test_an_identity_is_a_name_or_a_whole_number(metric: IDSim, identity: Any) -
 
 
 @pytest.mark.parametrize("distance", ["cls", "patch"])
-def test_a_subject_stands_for_its_photos(metric: IDSim, tmp_path: Path, distance: str) -> None:
+def test_an_embedding_stands_for_its_photos(metric: IDSim, tmp_path: Path, distance: str) -> None:
     images, photos = pictures(3), pictures(2, seed=9)
-    subject = embed_subject(metric, photos, name="rex", distance=distance)
-    subject.save(tmp_path / "rex.subject")
+    rex = metric.embed(photos)
+    rex.save(tmp_path / "rex.idm")
     lists = [[photos, photos, photos], [photos, [images[0]], photos]]
-    targets = [[subject, str(tmp_path / "rex.subject"), [tmp_path / "rex.subject"]], [[subject, [images[0]], subject]]]
-    for by_photos, by_subjects in zip(lists, targets, strict=True):
+    targets = [[rex, str(tmp_path / "rex.idm"), [tmp_path / "rex.idm"]], [[rex, [images[0]], rex]]]
+    for by_photos, by_embeddings in zip(lists, targets, strict=True):
         expected = IdentitySimilarity(metric, distance, reduction="none")
         expected.update(images, by_photos)
-        for target in by_subjects:
+        for target in by_embeddings:
             similarity = IdentitySimilarity(metric, distance, reduction="none")
             similarity.update(images, target)
             torch.testing.assert_close(similarity.compute(), expected.compute(), atol=1e-6, rtol=0)
-    with pytest.raises(ValueError, match="embed_subject"):
-        similarity.update(images, subject, target_masks=[torch.ones(8, 8)] * 2)
+    with pytest.raises(ValueError, match="masks"):
+        similarity.update(images, rex, target_masks=[torch.ones(8, 8)] * 2)
 
 
-def test_a_column_is_compared_with_the_nearest_photo_of_a_subject(metric: IDSim, tmp_path: Path) -> None:
+def test_a_column_is_compared_with_the_nearest_photo_of_an_embedding(metric: IDSim, tmp_path: Path) -> None:
     images, photos = pictures(3), pictures(2, seed=9)
-    embed_subject(metric, photos, name="rex").save(tmp_path / "rex.subject")
-    values = ScoreColumns(metric, "image", tmp_path / "rex.subject")({"image": images})["distance"]
+    metric.embed(photos).save(tmp_path / "rex.idm")
+    values = ScoreColumns(metric, "image", tmp_path / "rex.idm")({"image": images})["distance"]
     assert values == pytest.approx(metric.pairwise(images, photos).amin(1).tolist(), abs=1e-6)
     both = ScoreColumns(metric, "image", "photo")({"image": images[:2], "photo": photos})["distance"]
     assert both == pytest.approx(metric(images[:2], photos).tolist(), abs=1e-6)

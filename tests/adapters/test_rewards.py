@@ -20,8 +20,8 @@ from idmetric.adapters import reward, reward_of_subjects
 from idmetric.adapters.rewards import assigned_similarities
 from idmetric.matching import Region, match
 from idmetric.matching.table import Table
+from idmetric.metric.errors import RequestError
 from idmetric.scoring.calibration import CalibrationError, calibration_of
-from idmetric.scoring.subjects import embed_subject
 from tests.conftest import random_model
 from tests.docs.test_code import NOT_RUN, blocks
 from tests.matching import scenes
@@ -223,25 +223,31 @@ def test_the_wrapper_for_verl_omni(wrappers: dict[str, Any], expected: list[floa
         assert scored["score"] == pytest.approx(reward_of_it, abs=1e-3)
 
 
-def test_a_subject_stands_for_its_photos(tiny: IDSim, tmp_path: Path) -> None:
-    mug = embed_subject(tiny, MUGS[:2], name="mug")
-    mug.save(tmp_path / "mug.subject")
-    box = embed_subject(tiny, BOX, name="box")
+def test_an_embedding_stands_for_its_photos(tiny: IDSim, tmp_path: Path) -> None:
+    mug = tiny.embed(MUGS[:2], patches=False)
+    mug.save(tmp_path / "mug.idm")
+    box = tiny.embed(BOX, patches=False)
     images = [Image.open(MUGS[2]), ImageOps.mirror(Image.open(MUGS[0]))]
-    for penalty in (0.0, 1.0):
-        score = reward(tiny, copy_penalty=penalty)
-        by_photos = score(images, [MUGS[:2]])
-        for subject in (mug, [mug], str(tmp_path / "mug.subject"), tmp_path / "mug.subject"):
-            assert score(images, subject) == pytest.approx(by_photos, abs=1e-6)
-        mixed = score(images, [mug, [BOX, MUGS[0]]])
-        assert mixed == pytest.approx(score(images, [MUGS[:2], [BOX, MUGS[0]]]), abs=1e-6)
-        assert score(images, [mug, box]) == pytest.approx(score(images, [MUGS[:2], [BOX]]), abs=1e-6)
-    assert by_photos[1] == 0  # its mirror image is found by the thumbnail too
-    foreign = replace(mug, embedding=replace(mug.embedding, model="another"))
+    score = reward(tiny, copy_penalty=0)
+    by_photos = score(images, [MUGS[:2]])
+    for references in (mug, [mug], str(tmp_path / "mug.idm"), tmp_path / "mug.idm"):
+        assert score(images, references) == pytest.approx(by_photos, abs=1e-6)
+    mixed = score(images, [mug, [BOX, MUGS[0]]])
+    assert mixed == pytest.approx(score(images, [MUGS[:2], [BOX, MUGS[0]]]), abs=1e-6)
+    assert score(images, [mug, box]) == pytest.approx(score(images, [MUGS[:2], [BOX]]), abs=1e-6)
     with pytest.raises(ValueError, match="made by another"):
-        score(images, foreign)
-    with pytest.raises(ValueError, match=r"'cls' and has no patches, which 'patch'"):
-        reward(tiny, distance="patch")(images, mug)
+        score(images, replace(mug, model="another"))
+    with pytest.raises(ValueError, match="no patches"):
+        reward(tiny, distance="patch", copy_penalty=0)(images, mug)
+
+
+def test_copies_of_an_embedding_cannot_be_found(tiny: IDSim) -> None:
+    mug = tiny.embed(MUGS[:2])
+    for references in (mug, [[BOX], mug]):
+        with pytest.raises(RequestError, match="copy_penalty"):
+            reward(tiny)(MUGS[1:], references)  # type: ignore[arg-type]
+    with pytest.raises(RequestError, match=r"mug.*copy_penalty"):
+        reward_of_subjects(tiny)(MUGS[0], {"mug": mug}, None)
 
 
 def test_rewards_of_several_subjects(tiny: IDSim) -> None:
@@ -261,9 +267,9 @@ def test_rewards_of_several_subjects(tiny: IDSim) -> None:
             best.append(max([[table[0, 0], table[1, 1]], [table[0, 1], table[1, 0]]], key=sum))
 
     expected = {"worst": np.min(best, 1), "mean": np.mean(best, 1)}
-    subjects = {name: embed_subject(tiny, images, name="photos") for name, images in photos.items()}
+    subjects = {name: tiny.embed(images) for name, images in photos.items()}
     for over, values in expected.items():
-        score = reward_of_subjects(tiny, over=over)  # type: ignore[arg-type]
+        score = reward_of_subjects(tiny, over=over, copy_penalty=0)  # type: ignore[arg-type]
         for sources in (photos, subjects):
             assert score(list(pictures), sources, list(map(list, boxes))) == pytest.approx(values, abs=1e-5)
     assert expected["worst"][0] > expected["worst"][2] > expected["worst"][3] == 0
@@ -313,7 +319,7 @@ def test_gradients_of_assigned_similarities_are_finite_differences() -> None:
     """Of two subjects with two references each, in the crops of three boxes; the assignment stays the same."""
     smooth = random_model("dinov3").double()
     photos = {"ann": scenes.references(ANN, 2), "rex": scenes.references(REX, 2)}
-    subjects = [embed_subject(smooth, images, name=name) for name, images in photos.items()]
+    subjects = {name: smooth.embed(images) for name, images in photos.items()}
     picture, (left, right) = scene((ANN, REX))
     boxes = [left, (SIDE // 2, 10, SIDE + SIDE // 2, SIDE), right]
     start = torch.from_numpy(np.array(picture)).permute(2, 0, 1).double().div(255).clamp(0.05, 0.95)

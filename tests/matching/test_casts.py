@@ -15,7 +15,6 @@ from idmetric.matching.assignment import UNASSIGNED, assigned
 from idmetric.matching.casts import cast_of, read_cast
 from idmetric.matching.clips import Moment
 from idmetric.metric.errors import RequestError
-from idmetric.scoring.subjects import embed_subject
 from tests.matching.films import BOXES, film
 from tests.matching.scenes import ANN, REX, STRANGER, references, scene
 
@@ -135,7 +134,7 @@ def metric() -> IDSim:
 @pytest.fixture(scope="module")
 def story(metric: IDSim) -> Match:
     """Four panels: Ann alone as expected; Rex where Ann alone was expected; Ann and Rex as expected; a stranger."""
-    subjects = [embed_subject(metric, references(badge), name=name) for name, badge in (("ann", ANN), ("rex", REX))]
+    subjects = {"ann": references(ANN), "rex": references(REX)}
     panels = [scene((ANN,)), scene((ANN, REX), 1), scene((ANN, REX), 2), scene((STRANGER,), 3)]
     return match(
         metric,

@@ -23,7 +23,6 @@ from idmetric.matching.detect import Detections, Detector
 from idmetric.matching.detect_patches import PatchDetector, hot_boxes
 from idmetric.matching.detected import DetectedRegions
 from idmetric.metric.errors import RequestError
-from idmetric.scoring.subjects import embed_subject
 from tests.fuzz.flips import spread_flips
 from tests.matching.detector_parts import owlv2
 from tests.matching.scenes import ANN, REX, SIDE, panel, references, scene
@@ -60,9 +59,7 @@ def metric():
 
 @pytest.fixture(scope="module")
 def subjects(metric):
-    words = {"ann": "person", "rex": "dog"}
-    photos = {"ann": references(ANN), "rex": references(REX)}
-    return [embed_subject(metric, photos[name], name=name, word=word) for name, word in words.items()]
+    return {"ann": metric.embed(references(ANN)), "rex": metric.embed(references(REX))}
 
 
 def test_subjects_are_compared_with_the_regions_of_their_word(metric, subjects):
@@ -72,6 +69,7 @@ def test_subjects_are_compared_with_the_regions_of_their_word(metric, subjects):
         subjects,
         picture,
         regions=DetectedRegions(Panels(boxes=boxes, labels=["person", "dog"]), ["person", "dog"]),
+        words={"ann": "person", "rex": "dog"},
         threshold=0.25,
     )
     given = match(metric, subjects, picture, regions=boxes, threshold=0.25)
@@ -334,9 +332,9 @@ def test_options_that_do_not_fit_are_named(files, capsys, options, message):
     assert message in capsys.readouterr().err
 
 
-def test_a_subject_file_has_no_photos_to_look_for(metric, files, tmp_path, capsys):
-    embed_subject(metric, str(files / "ann"), name="ann").save(tmp_path / "ann.subject")
-    arguments = ["--subject", f"ann={tmp_path / 'ann.subject'}", str(files / "scene.png"), "--model", "tiny"]
+def test_an_embedding_has_no_photos_to_look_for(metric, files, tmp_path, capsys):
+    metric.embed(str(files / "ann")).save(tmp_path / "ann.idm")
+    arguments = ["--subject", f"ann={tmp_path / 'ann.idm'}", str(files / "scene.png"), "--model", "tiny"]
     with pytest.raises(SystemExit, match="2"):
         main([*arguments, "--detect", "references"])
-    assert "ann.subject has no photos to look for" in capsys.readouterr().err
+    assert "ann.idm has no photos to look for" in capsys.readouterr().err

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,15 +12,15 @@ from PIL import Image
 
 import idmetric
 from idmetric import IDSim
-from idmetric.matching import Cut, Region, Subject, match
+from idmetric.matching import Cut, Region, match
 from idmetric.matching.consistency import consistency
 from idmetric.matching.encoders import FunctionEncoder, FunctionModel
 from idmetric.matching.matching import Plan, ReadOptions, measured
 from idmetric.matching.request import MatchRequest
+from idmetric.matching.subjects import embedded_subject
 from idmetric.metric.errors import RequestError
 from idmetric.metric.images import ImageReadError
 from idmetric.scoring.calibration import Calibration, Isotonic
-from idmetric.scoring.subjects import embed_subject
 from tests.conftest import random_model
 from tests.matching.scenes import ANN, REX, SIDE, STRANGER, panel, references, scene
 
@@ -35,8 +34,7 @@ def metric():
 
 @pytest.fixture(scope="module")
 def subjects(metric):
-    people = {"ann": references(ANN), "rex": references(REX)}
-    return [embed_subject(metric, photos, name=name) for name, photos in people.items()]
+    return {"ann": metric.embed(references(ANN), patches=False), "rex": metric.embed(references(REX), patches=False)}
 
 
 def matched(metric, subjects, badges, **options):
@@ -133,16 +131,17 @@ def test_expected_labels_show_a_swap(metric, subjects):
 
 
 def test_a_class_word_is_compared_with_its_subjects_alone(metric):
-    subjects = [
-        embed_subject(metric, references(ANN), name="ann", word="person"),
-        embed_subject(metric, references(REX), name="rex", word="dog"),
-    ]
+    subjects = {"ann": references(ANN), "rex": references(REX)}
+    words = {"ann": "person", "rex": "dog"}
     picture, (left, right) = scene((ANN, REX))
-    found = match(metric, subjects, picture, regions=[Region(left, label="dog"), Region(right, label="dog")])
+    dogs = [Region(left, label="dog"), Region(right, label="dog")]
+    found = match(metric, subjects, picture, regions=dogs, words=words)
     assert found.table.values[0, 0].isnan().all()
     assert not found.table.values[0, 1].isnan().any()
     with pytest.raises(RequestError, match="cat"):
-        match(metric, subjects, picture, regions=[Region(left, label="cat"), Region(right, label="duck")])
+        match(metric, subjects, picture, regions=[Region(left, label="cat"), Region(right, label="duck")], words=words)
+    with pytest.raises(RequestError, match="'ben'"):
+        match(metric, subjects, picture, regions=dogs, words={"ben": "dog"})
 
 
 def test_gradients_reach_the_pixels_of_their_region_alone(metric, subjects):
@@ -156,7 +155,7 @@ def test_gradients_reach_the_pixels_of_their_region_alone(metric, subjects):
 
 def test_gradients_equal_finite_differences():
     smooth = random_model("dinov3").double()
-    subjects = [embed_subject(smooth, references(badge, 2), name=name) for name, badge in (("ann", ANN), ("rex", REX))]
+    subjects = {"ann": smooth.embed(references(ANN, 2)), "rex": smooth.embed(references(REX, 2))}
     picture, boxes = scene((ANN, REX))
     start = torch.from_numpy(np.array(picture)).permute(2, 0, 1).double().div(255).clamp(0.05, 0.95)
     pixels = start.clone().requires_grad_()
@@ -210,33 +209,21 @@ def test_a_match_is_shown_in_a_line(metric, subjects):
     assert repr(match(metric, subjects, [])) == "Match(0 images, subjects ann, rex, worst {})"
 
 
-def test_subject_files(metric, subjects, tmp_path):
-    path = tmp_path / "ann.subject"
-    subjects[0].save(path)
-    loaded = Subject.load(path)
-    assert loaded.name == "ann"
-    assert loaded.references == subjects[0].references
-    assert torch.equal(loaded.embedding.cls, subjects[0].embedding.cls)
+def test_references_in_files(metric, subjects, tmp_path):
+    path = tmp_path / "ann.idm"
+    subjects["ann"].save(path)
     picture, boxes = scene((ANN, REX))
-    by_file = match(metric, [path, subjects[1]], picture, regions=boxes)
-    by_object = match(metric, subjects, picture, regions=boxes)
-    assert torch.equal(by_file.table.values, by_object.table.values)
-    with pytest.raises(ValueError, match="made by"):
-        match(random_model("cnn"), [path], picture, regions=boxes)
-
-
-@pytest.mark.parametrize("damage", ["truncated", "other", "absent"])
-def test_damaged_subject_files_are_refused_by_name(subjects, tmp_path, damage):
-    path = tmp_path / "ann.subject"
-    subjects[0].save(path)
-    if damage == "truncated":
-        path.write_bytes(path.read_bytes()[:-100])
-    elif damage == "other":
-        path.write_text("not a subject")
-    else:
-        path.unlink()
-    with pytest.raises(RequestError, match=r"ann\.subject"):
-        Subject.load(path)
+    by_file = match(metric, {"ann": path, "rex": subjects["rex"]}, picture, regions=boxes)
+    by_photos = match(metric, {"ann": references(ANN), "rex": references(REX)}, picture, regions=boxes)
+    torch.testing.assert_close(by_file.table.values, by_photos.table.values, atol=1e-6, rtol=0)
+    assert by_file.thresholds == pytest.approx(by_photos.thresholds, abs=1e-6)
+    with pytest.raises(RequestError, match=r"ann.* made by"):
+        match(random_model("cnn"), {"ann": path}, picture, regions=boxes)
+    with pytest.raises(RequestError, match=r"ann.* no patches"):
+        match(metric, {"ann": path}, picture, regions=boxes, distance="patch")
+    path.write_text("no embedding")
+    with pytest.raises(RequestError, match=r"ann\.idm"):
+        match(metric, {"ann": path}, picture, regions=boxes)
 
 
 def test_the_method_of_the_metric_is_the_function(metric, subjects):
@@ -250,8 +237,8 @@ def test_the_method_of_the_metric_is_the_function(metric, subjects):
 
 def test_bad_requests(metric, subjects):
     picture, boxes = scene((ANN, REX))
-    with pytest.raises(RequestError, match="two subjects are called 'ann'"):
-        match(metric, [subjects[0], subjects[0]], picture, regions=boxes)
+    with pytest.raises(RequestError, match="give a dict"):
+        match(metric, [picture], picture, regions=boxes)
     with pytest.raises(RequestError, match="a subject cannot be called 'all'"):
         match(metric, {"all": picture}, picture)
     with pytest.raises(RequestError, match="rex has no references"):
@@ -268,10 +255,9 @@ def test_bad_requests(metric, subjects):
         match(metric, subjects, [picture, picture], regions=[boxes])
 
 
-@pytest.mark.parametrize("subjects", [{}, []], ids=["dict", "list"])
-def test_a_request_without_subjects_is_refused(metric, subjects):
+def test_a_request_without_subjects_is_refused(metric):
     with pytest.raises(RequestError, match="no subjects"):
-        match(metric, subjects, scene((ANN, REX))[0], regions=[(0, 0, 20, 20)])
+        match(metric, {}, scene((ANN, REX))[0], regions=[(0, 0, 20, 20)])
 
 
 @pytest.mark.parametrize("form", ["file", "array"])
@@ -363,7 +349,7 @@ def test_skipped_images_in_memory_are_told_apart(metric, subjects, tmp_path):
 
 def test_features_that_are_not_finite_name_image_and_region(subjects):
     broken = random_model("cnn")
-    subject = embed_subject(broken, references(ANN, 2), name="ann")
+    subject = broken.embed(references(ANN, 2))
     forward = broken.forward_features
 
     def half_broken(x):
@@ -375,7 +361,7 @@ def test_features_that_are_not_finite_name_image_and_region(subjects):
     broken.forward_features = half_broken
     picture, boxes = scene((ANN, REX))
     with pytest.raises(ValueError, match="region 1 of"):
-        match(broken, [subject], picture, regions=boxes)
+        match(broken, {"ann": subject}, picture, regions=boxes)
 
 
 def mean_color(images):
@@ -460,16 +446,6 @@ def test_a_reference_in_which_an_encoder_sees_nothing_is_named(metric, tmp_path)
         match(metric, {"ann": tmp_path / "ann.png"}, picture, regions=boxes, encoders={"ann": partly})
 
 
-def test_a_threshold_of_another_distance_and_missing_patches_are_refused(metric):
-    picture, boxes = scene((ANN, REX))
-    subject = embed_subject(metric, references(ANN, 2), name="ann", threshold=0.2)
-    with pytest.raises(RequestError, match=r"ann.* no patches"):
-        match(metric, [subject], picture, regions=boxes, distance="patch")
-    with_patches = replace(subject, embedding=metric.embed(references(ANN, 2)))
-    with pytest.raises(RequestError, match="threshold of ann is of the distance 'cls'"):
-        match(metric, [with_patches], picture, regions=boxes, distance="patch")
-
-
 def test_a_request_has_its_own_frames_regions_and_cast(metric, subjects):
     picture, boxes = scene((ANN, REX))
     request = MatchRequest.of(picture, ["ann", "rex"], regions=boxes)
@@ -520,7 +496,7 @@ def test_21_of_thousands_of_regions_a_batch_is_in_memory(metric):
 
     encoder = FunctionEncoder(mean_color, "mean color")
     encoder.model = Counted(mean_color, "mean color")
-    subject = embed_subject(encoder.model, [picture], name="ann", workers=1)
+    subject = embedded_subject("ann", "", [picture], encoder.model, "cls", batch_size=1, workers=1, store=None)
     plan = Plan((subject,), (encoder,), (None,), Cut(), batch_size=32)
     request = MatchRequest.of(picture, ["ann"], regions=boxes)
     alive.clear()

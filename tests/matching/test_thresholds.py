@@ -16,7 +16,6 @@ import torch
 from idmetric import IDSim
 from idmetric.matching import Match, match
 from idmetric.scoring.calibration import Calibration, CalibrationError, Isotonic
-from idmetric.scoring.subjects import embed_subject
 from tests.conftest import SMALL, random_model
 from tests.matching.scenes import ANN, REX, STRANGER, references, scene
 
@@ -76,10 +75,6 @@ def test_sources_in_order(metric: IDSim, tmp_path: Path) -> None:
     found = match(metric, photos, picture, regions=boxes, threshold={"ann": 0.3})
     assert found.threshold_sources == ("given", "stored calibration, 5 % of pairs")
     assert found.thresholds == pytest.approx((0.3, STORED))
-    ann = embed_subject(metric, references(ANN, 6), name="ann", threshold=0.01)
-    found = match(metric, [ann], picture, regions=boxes)
-    assert found.threshold_sources == ("the subject's own",)
-    assert found.thresholds == pytest.approx((0.01,))
 
 
 def test_a_model_that_was_trained_further_has_no_stored_threshold(metric: IDSim) -> None:

@@ -16,7 +16,6 @@ from idmetric import Clip, IDSim, Region, consistency, match
 from idmetric.matching.video import ClipError
 from idmetric.metric.errors import RequestError
 from idmetric.metric.images import ImageReadError
-from idmetric.scoring.subjects import embed_subject
 from tests.clip_files import write_video
 from tests.matching.films import BOXES, LEFT, RIGHT, film, frame
 from tests.matching.scenes import ANN, REX, STRANGER
@@ -31,10 +30,10 @@ def metric():
 
 def subjects_of(metric, **badges):
     """Subjects by crops of frames with another background."""
-    subjects = []
+    subjects = {}
     for name, badge in badges.items():
         photos = [frame((badge, None), turn, seed=5).crop(LEFT) for turn in (0, 12, 24, 36)]
-        subjects.append(embed_subject(metric, photos, name=name))
+        subjects[name] = metric.embed(photos)
     return subjects
 
 

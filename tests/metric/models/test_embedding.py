@@ -1,14 +1,19 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors import safe_open
-from safetensors.torch import load_file
+from PIL import Image
+from safetensors.torch import save_file
 
+from idmetric import IDSim
 from idmetric.metric.embedding import Embedding, concatenate
+from idmetric.metric.errors import RequestError
+from idmetric.metric.files import BLANK, seal
+from tests.fuzz.flips import spread_flips
 
 
 def make(count: int = 4, *, weights: bool = False, model: str = "m") -> Embedding:
@@ -65,14 +70,105 @@ def test_concatenation_refuses_what_does_not_fit() -> None:
         concatenate([make(), Embedding(torch.zeros(1, 5), model="m")])
 
 
+def test_names_follow_their_rows() -> None:
+    e = replace(make(3, weights=True), names=("a", "b", "c"))
+    assert e[1].names == ("b",)
+    assert e[-2:].names == ("b", "c")
+    assert e[[2, 0]].names == ("c", "a")
+    assert e[torch.tensor([2, 2])].names == ("c", "c")
+    assert e[torch.tensor([True, False, True])].names == ("a", "c")
+    assert e.to(dtype=torch.float64).without_patches().names == ("a", "b", "c")
+    assert concatenate([e[2], e[:2]]).names == ("c", "a", "b")
+    assert concatenate([e, make(1)]).names is None
+    with pytest.raises(ValueError, match="names"):
+        replace(e, names=("a",))
+
+
+def test_embedding_images_names_them(tmp_path: Path) -> None:
+    Image.new("RGB", (32, 32)).save(tmp_path / "a.png")
+    metric = IDSim("tiny", device="cpu")
+    assert metric.embed([tmp_path / "a.png", Image.new("L", (5, 4))]).names == (
+        str(tmp_path / "a.png"),
+        "<PIL image 5x4 L>",
+    )
+
+
+# Files
+
+
 @pytest.mark.parametrize("weights", [False, True])
-def test_a_saved_one_can_be_made_again(tmp_path: Path, weights: bool) -> None:
-    for e in (make(weights=weights), Embedding(torch.randn(2, 5))):
-        e.save(tmp_path / "e.safetensors", {"made_by": "test"})
-        with safe_open(tmp_path / "e.safetensors", "pt") as file:
-            header = file.metadata()
-        assert equal(Embedding.of(load_file(tmp_path / "e.safetensors"), header), e)
-        assert header["made_by"] == "test"
+def test_a_saved_one_is_loaded_as_it_was(tmp_path: Path, weights: bool) -> None:
+    path = tmp_path / "e.idm"
+    named = replace(make(2, weights=weights), names=("a.jpg", "größe.jpg"))
+    for e in (named, Embedding(torch.randn(2, 5).bfloat16(), model="m")):
+        e.save(path)
+        loaded = Embedding.load(path)
+        assert equal(loaded, e)
+        assert loaded.names == e.names
+        assert loaded.cls.dtype == e.cls.dtype
+
+
+def test_a_saved_one_names_its_model(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="model"):
+        make(model="").save(tmp_path / "e.idm")
+
+
+def test_no_flipped_bit_gives_another_embedding(tmp_path: Path) -> None:
+    path = tmp_path / "e.idm"
+    make().save(path)
+    for damaged in spread_flips(path.read_bytes(), 40):
+        path.write_bytes(damaged)
+        with pytest.raises(RequestError, match=r"e\.idm"):
+            Embedding.load(path)
+
+
+HEADER = {**BLANK, "format": "idmetric-references/1", "model": "m", "grid": "", "names": '["a", "b"]'}
+
+
+@pytest.mark.parametrize(
+    ("tensors", "header"),
+    [
+        ({"cls": torch.ones(4)}, {}),
+        ({"cls": torch.ones(2, 4).long()}, {}),
+        ({"cls": torch.full((2, 4), torch.nan)}, {}),
+        ({"cls": torch.zeros(2, 4)}, {}),
+        ({"cls": torch.ones(0, 4)}, {"names": "[]"}),
+        ({"patches": torch.ones(2, 3, 4), "weights": torch.ones(2, 9)}, {}),
+        ({"patches": torch.ones(2, 3, 4), "weights": -torch.ones(2, 3)}, {}),
+        ({"patches": torch.ones(2, 4, 4)}, {"grid": "3x"}),
+        ({}, {"names": "5"}),
+        ({}, {"names": "[" * 100_000}),
+        ({}, {"names": '["a"]'}),
+        ({}, {"names": '["a", 1]'}),
+        ({}, {"model": ""}),
+        ({}, {"format": "another"}),
+    ],
+    ids=lambda value: json.dumps(value, default=lambda tensor: list(tensor.shape))[:40],
+)
+def test_hostile_files_are_refused_by_name(
+    tmp_path: Path, tensors: dict[str, torch.Tensor], header: dict[str, str]
+) -> None:
+    path = tmp_path / "e.idm"
+    save_file({"cls": torch.ones(2, 4)}, path, HEADER)
+    seal(path)
+    assert Embedding.load(path).names == ("a", "b")
+
+    save_file({"cls": torch.ones(2, 4)} | tensors, path, HEADER | header)
+    seal(path)
+    with pytest.raises(RequestError, match=r"e\.idm is (?!.*its bytes)"):
+        Embedding.load(path)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no safetensors"])
+def test_other_files_are_refused_by_name(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "e.idm"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(RequestError, match=r"e\.idm"):
+        Embedding.load(path)
+
+
+# Other devices and types
 
 
 def test_moving_and_detaching() -> None:
