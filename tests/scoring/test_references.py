@@ -13,7 +13,8 @@ from PIL import Image
 
 from idmetric import Embedding, IdentityLoss, IDSim, score
 from idmetric.cli.score import main
-from idmetric.matching import match
+from idmetric.matching.subjects import embedded_subject
+from idmetric.matching.thresholds import own_limit
 from idmetric.metric.errors import RequestError
 from idmetric.metric.images import ImageReadError
 from idmetric.scoring.copy_warnings import CopyWarning
@@ -173,9 +174,8 @@ def test_copies_among_references_count_once_in_real_to_real_and_are_warned_of(me
 def test_copies_among_references_count_once_in_the_threshold_of_a_match(metric, repeated, aggregate):
     limits = []
     for folder in ("once", "twice"):
-        found = match(metric, {"all five": repeated / folder}, "examples/images/mug_other.png", aggregate=aggregate)
-        assert found.threshold_sources == ("own photos",)
-        limits += found.thresholds
+        subject = embedded_subject("five", "", repeated / folder, metric, "cls", batch_size=8, workers=1, cache=None)
+        limits.append(own_limit(subject, "cls", aggregate).distance)
     assert limits[1] == pytest.approx(limits[0], abs=1e-6)
     if aggregate == "best":
         assert limits[0] == pytest.approx(farthest_of_five(metric, repeated / "once"), abs=1e-6)
