@@ -162,7 +162,7 @@ class IdentityLoss(nn.Module):
             parts.append(self._embed_reference(references, masks))
             thumbnails += [None] * len(references)
         else:
-            images = split_images(references)  # type: ignore[arg-type]  # no Embedding; once, as it may be an iterator
+            images = split_images(references)  # once, as it may be an iterator
             single_masks = split_masks(masks, images)
             check_paths(images, single_masks)
             for image, mask in zip(images, single_masks, strict=True):
