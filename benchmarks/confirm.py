@@ -33,7 +33,6 @@ from idmetric.metric.checkpoints.format import file_of
 from idmetric.metric.checkpoints.resolve import resolve
 from idmetric.metric.embedder import Embedder
 from idmetric.metric.load import load
-from idmetric.metric.sizes import SIZES
 from idmetric.scoring.demo import CAPTIONS, REFERENCE, demo_images
 from idmetric.version import __version__
 
@@ -103,7 +102,7 @@ def check_open(name: str, options: argparse.Namespace) -> Iterator[Row]:
     """Layer names and files: an unknown or missing layer is an error that names it."""
     metric = opened(name, options.device)
     count = sum(parameter.numel() for parameter in metric.parameters())
-    yield "parameters", f"{count:,}", f"{SIZES[name].parameters:,}"
+    yield "parameters", f"{count:,}", f"{released.MODELS[name].parameters:,}"
     yield "revision", metric.revision, ""
 
 

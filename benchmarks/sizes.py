@@ -1,4 +1,4 @@
-"""Parameters, operations, memory and processor time of models, as `idmetric.metric.sizes` holds them.
+"""Parameters, operations, memory and processor time of models, as `idmetric models` shows them.
 
     python benchmarks/sizes.py                                  all models, on torch's device "meta"
     python benchmarks/sizes.py --model tiny --cpu 1 8           measures processor seconds on one core as well
@@ -12,7 +12,7 @@ import argparse
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -25,7 +25,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from idmetric.metric.checkpoints import released
 from idmetric.metric.embedder import Embedder
-from idmetric.metric.sizes import ModelSize
 
 MODELS = ("tiny", "efficientnet-lite0", *released.IDSIM, *released.NEARID)
 # Qwen2.5-VL's published shapes: transformers' defaults are those of the 7B
@@ -38,6 +37,27 @@ QWEN = {
 QWEN_VISION = {"depth": 32, "hidden_size": 1280, "intermediate_size": 3420, "num_heads": 16}
 PATCHES, TOKENS = 1024, 266  # of an image of 200,704 pixels, and of it with the words of the default instruction
 VALUES = 10  # alive for each token and channel in a transformer's block: input, norm, and the hidden layer twice
+
+
+@dataclass(frozen=True)
+class ModelSize:
+    """What a model needs.
+
+    Attributes:
+        parameters: their number. flops: floating-point operations for an image. value_bytes: of a weight.
+        activation_bytes: memory for an image of the batch, in values of `value_bytes`.
+        cpu_seconds: processor seconds for an image on one core, by the number of images in a pass.
+    """
+
+    parameters: int
+    flops: float
+    activation_bytes: float
+    value_bytes: int = 4
+    cpu_seconds: tuple[tuple[int, float], ...] = ()
+
+    def memory(self, batch: int) -> float:
+        """Gigabytes of weights and activations for a pass of that many images; without PyTorch and the images."""
+        return (self.parameters * self.value_bytes + batch * self.activation_bytes) / 1e9
 
 
 class LiveBytes(TorchDispatchMode):
@@ -149,12 +169,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     for name in args.model or [*MODELS, *QWEN]:
         if name in QWEN:
-            print(f"{name}: {size_of_qwen(name)}", flush=True)
+            size = size_of_qwen(name)
+            print(f"{name}: {size.memory(32):.3g} GB, {size}", flush=True)
             continue
         metric = open_model(name, random_weights=name in {**released.IDSIM, **released.NEARID}, device="cpu")
         times = tuple((batch, float(f"{cpu_seconds(metric, batch):.3g}")) for batch in args.cpu)
         size = size_of(metric)
-        print(f"{name}: {replace(size, cpu_seconds=times)}", flush=True)
+        print(f"{name}: {size.memory(32):.3g} GB, {replace(size, cpu_seconds=times)}", flush=True)
 
 
 if __name__ == "__main__":

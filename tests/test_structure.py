@@ -54,7 +54,6 @@ PARTS = (
     "checkpoints",
     "fingerprint",
     "named",
-    "sizes",
     "embedder",
     "tokens",
     "tiny.trunk",

@@ -1,13 +1,13 @@
-"""The tables of docs/models/which.md: those of `idmetric models`.
+"""The table of docs/models/which.md: that of `idmetric models`.
 
-python docs/scripts/which_model.py      writes them between the marks of the page
+python docs/scripts/which_model.py      writes it between the marks of the page
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from idmetric.cli.list_models import NOTE, facts, needs
+from idmetric.cli.list_models import NOTE, facts
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "models" / "which.md"
 BEGIN, END = "<!-- models, made by docs/scripts/which_model.py -->\n", "<!-- end of models -->\n"
@@ -21,9 +21,9 @@ def markdown(table: list[list[str]]) -> list[str]:
 
 
 def page() -> str:
-    """The page with its tables made again."""
-    notes = [f"- {line}" for line in NOTE.replace("\n  ", " ").splitlines()]
-    lines = [*markdown(facts()), "", *markdown(needs()), "", *notes, "", ""]
+    """The page with its table made again."""
+    notes = [f"- {line}" for line in NOTE.splitlines()]
+    lines = [*markdown(facts()), "", *notes, "", ""]
     before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
     return f"{before}{BEGIN}" + "\n".join(lines) + f"{END}{rest.split(END)[1]}"
 

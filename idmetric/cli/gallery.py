@@ -291,7 +291,7 @@ def _inputs(args: Namespace) -> Iterator[str]:
 def _open(args: Namespace) -> Gallery:
     """Open the gallery and its model; options that are not given are as at its last build."""
     from idmetric.gallery import Gallery
-    from idmetric.metric.load import check_name, imports_module, load
+    from idmetric.metric.load import check_name, load
 
     # what the images are, as at the last build
     built = {} if args.model else _built(args)
@@ -308,7 +308,7 @@ def _open(args: Namespace) -> Gallery:
 
     # the model
     source = args.model or built.get("opened", options.DEFAULT_MODEL)
-    if not args.model and imports_module(source):  # a gallery may come from somebody else
+    if not args.model and check_name(source) == "class":  # a gallery may come from somebody else
         raise CommandError(
             f"the gallery was made with the class {source}: name it with --model if you trust that module", WRONG_USAGE
         )

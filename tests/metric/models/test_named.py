@@ -21,7 +21,7 @@ from idmetric import Backbone, CheckpointError, Embedding, load
 from idmetric.cli.gallery import main as gallery_main
 from idmetric.cli.score import main
 from idmetric.metric.custom import Custom
-from idmetric.metric.load import imports_module
+from idmetric.metric.load import check_name
 from idmetric.metric.named import FROZEN, NAMED, NamedScore
 from idmetric.metric.timm_models import resample_positions
 from tests.hub_server import COMMIT, HubServer
@@ -355,7 +355,7 @@ def test_a_gallery_imports_no_module_by_itself(
 
 def test_only_a_class_of_a_module_is_imported() -> None:
     names = ("a.b:C", "timm:resnet18", "hf-hub:a/b", "tiny", *NAMED, *FROZEN)
-    assert [name for name in names if imports_module(name)] == ["a.b:C"]
+    assert [name for name in names if check_name(name) == "class"] == ["a.b:C"]
 
 
 def test_a_users_embedder_is_checked(module: str, photos: dict[str, list[Path]]) -> None:
