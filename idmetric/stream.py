@@ -224,7 +224,7 @@ def open_store(folder: Path, metric: ImageModel, *, patches: bool = False, is_ne
     """The store of a model in a folder of embeddings; OutputError if the folder cannot be made."""
     with writing(folder):  # before anything is embedded
         folder.mkdir(parents=True, exist_ok=True)
-    return Store(folder / folder_name(metric.about()), patches, metric.model_id, is_needed)
+    return Store(folder / folder_name(metric.about()), metric.model_id, patches=patches, is_needed=is_needed)
 
 
 # From items to embeddings

@@ -1,4 +1,4 @@
-"""Images to embed, shards with embeddings, and a count of the images in memory."""
+"""Images to embed, parts with embeddings, and a count of the images in memory."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def pictures(folder: Path, count: int, start: int = 0) -> list[Path]:
 
 
 def stored(folder: Path, keys: Sequence[str], embedding: Embedding, patches: bool = False) -> Store:
-    """A store with one shard more."""
-    store = Store(folder, patches)
+    """A store with one part more."""
+    store = Store(folder, patches=patches)
     store.add(keys, embedding)
     store.save()
     return store

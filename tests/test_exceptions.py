@@ -18,7 +18,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "ImageReadError": ("a.png", "it holds 2 values", True),
     "NonFiniteError": ("a.png is NaN", [1]),
     "RequestError": ("no image", "a/*.png"),
-    "ShardError": (Path("a/cls-1.safetensors"), "cannot be read"),
+    "ShardError": (Path("a/pairs-1.safetensors"), "cannot be read"),
 }
 SYSTEM = {"OutputError": (28, "cannot write 'a'", "a")}
 

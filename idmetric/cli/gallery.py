@@ -36,7 +36,6 @@ from idmetric.metric.errors import RequestError
 from idmetric.metric.files import Progress, need
 from idmetric.metric.paths import exists, is_image, listed, matches, walk
 from idmetric.scoring.limits import Limit
-from idmetric.store import stores_in
 from idmetric.tables import aligned, four
 
 if TYPE_CHECKING:
@@ -266,7 +265,7 @@ def _check(args: Namespace) -> None:
             raise CommandError(f"there is no {path!r}", WRONG_USAGE)
     if args.model:
         check_model(args.model)
-    if args.gallery and not args.sources and not stores_in(args.gallery, IMAGES):
+    if args.gallery and not args.sources and not _holds_gallery(args.gallery):
         raise CommandError(
             f"{args.gallery!r} is not a gallery: make one with idmetric gallery build FOLDER --gallery {args.gallery}"
         )
@@ -516,3 +515,9 @@ def _cell(value: Any) -> str:
     if value is True:
         return "yes"
     return four(value) if isinstance(value, float) else str(value)
+
+
+def _holds_gallery(folder: str) -> bool:
+    """Whether a folder in this one holds a model's images; PermissionError if this folder is closed to the user."""
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    return any(os.path.isfile(os.path.join(folder, name, IMAGES)) for name in names)

@@ -73,7 +73,7 @@ class Contents:
         if index is not None:
             head, self._items = index
             self.relative = bool(head.get("relative"))
-        self._shards = Store(self.store, self.patches, self.metric.model_id, is_needed=True)
+        self._shards = Store(self.store, self.metric.model_id, patches=self.patches, is_needed=True)
         self._table: VectorTable | None = None
         self._manifests: dict[object, dict[Where, Entry]] = {}
 
@@ -138,17 +138,18 @@ class Contents:
         """Return the vectors of all different images.
 
         Raises:
-            GalleryError: if some are missing. ShardError: naming a damaged file.
+            GalleryError: if some are missing, or damaged.
         """
         if self._table is None:
             keys = list(by_key(self.items))
-            missing = [key for key in keys if key not in self._shards]
-            if missing:
+            try:
+                self._table = VectorTable(keys, unit(self._shards.vectors(keys)))
+            except KeyError:
+                missing = [key for key in keys if key not in self._shards]
                 raise GalleryError(
                     f"the embeddings of {len(missing)} of {len(keys)} images are missing in {str(self.store)!r}: "
                     "`idmetric gallery build` or update() makes them again"
-                )
-            self._table = VectorTable(keys, unit(self._shards.vectors(keys)))
+                ) from None
         return self._table
 
     # Files

@@ -15,6 +15,7 @@ from idmetric.gallery.search import Searchable
 from idmetric.gallery.sources import MANIFESTS, GalleryError, GallerySource, entries
 from idmetric.gallery.update import Update, current_items, difference
 from idmetric.metric.files import StrPath, locked, need, replacing, writing
+from idmetric.store import counts
 
 
 class Gallery(Searchable):
@@ -58,9 +59,8 @@ class Gallery(Searchable):
             looks: also keep what `near_duplicates` needs of the images that are read; without, it reads them again.
 
         Raises:
-            GalleryError: if a source is missing. ShardError: naming a damaged file. OutputError: if the gallery cannot
-                be written. ValueError: if subjects are to be seen, and no image has a mask. Unusable images are
-                reported in the result, and do not stop the update.
+            GalleryError: if a source is missing. OutputError: if the gallery cannot be written. ValueError: if subjects
+                are to be seen, and no image has a mask. Unusable images are reported in the result.
         """
         self._check_model()
         if not sources:
@@ -81,6 +81,7 @@ class Gallery(Searchable):
         with locked(self.store / LOCK, RuntimeError(), wait=True):
             self.reload()
             before = {item.where: item for item in self._items or []}
+            made_before = counts["made"]
             try:
                 writer = LooksWriter(partial(write_looks, looks_folder(self.store))) if looks else None
                 after = current_items(
@@ -89,6 +90,7 @@ class Gallery(Searchable):
                     wanted,
                     {} if not quick else before,
                     self.masking,
+                    patches=self.patches,
                     batch_size=batch_size,
                     workers=workers,
                     progress=progress,
@@ -106,7 +108,7 @@ class Gallery(Searchable):
                 "relative": not any(map(os.path.isabs, sources)),
             }
             write_index(self.store, head, after)
-            changes = difference(before, after, self._shards.added)
+            changes = difference(before, after, counts["made"] - made_before)
             self.reload()
             return changes
 

@@ -6,14 +6,14 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from idmetric.gallery.sources import MANIFESTS, Entry, GalleryError
 from idmetric.metric.files import StrPath, parse_json, refuse_irregular, replacing
-from idmetric.store import stores_in
+from idmetric.metric.paths import is_hidden
 
 KIND, FORMAT = "idmetric-gallery", 1
 IMAGES = "images.jsonl"  # its first line holds the model and the number of images
@@ -98,6 +98,25 @@ def row_of(item: GalleryItem, relative: bool) -> dict[str, Any]:
 
 
 # Files
+
+
+def stores_in(folder: StrPath, name: str) -> list[Path]:
+    """Return the folders in a folder that hold a file of this name, sorted; none if the folder does not exist.
+
+    Raises:
+        PermissionError: if the folder or one in it is closed to the user, so that it may hold such a file.
+    """
+    stores = []
+    try:
+        for entry in sorted(os.listdir(folder)):
+            if is_hidden(entry):
+                continue
+            with suppress(FileNotFoundError, NotADirectoryError):
+                os.stat(os.path.join(folder, entry, name))
+                stores.append(Path(folder, entry))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return stores
 
 
 def models_of(folder: StrPath) -> list[dict[str, Any]]:

@@ -9,11 +9,11 @@ import os
 from datetime import UTC, datetime
 from pathlib import Path
 
-from idmetric.gallery.index import IMAGES, GalleryItem, files_of, read_index, stamp_of
+from idmetric.gallery.index import IMAGES, GalleryItem, files_of, read_index, stamp_of, stores_in
 from idmetric.gallery.sources import GalleryError
 from idmetric.metric.files import StrPath
 from idmetric.scoring.records import Record, Records
-from idmetric.store import Store, stores_in
+from idmetric.store import Store
 
 INFO = (
     "model", "revision", "images", "unreadable", "missing", "changed", "distance", "resolution", "dtype", "dimension",

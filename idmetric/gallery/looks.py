@@ -1,6 +1,6 @@
 """What the pixels of a gallery's images show, kept in its folder by content: small pictures, sharpness, copies.
 
-Files are written atomically, named by a digest of their bytes (`stream.shards`), and never changed.
+Files are written atomically, named by a digest of their bytes (`look_files`), and never changed.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from idmetric.gallery.look_files import (
     PICTURES,
     ImageLook,
     LooksWriter,
+    check_shard,
     look_of,
     looks_folder,
+    shards_in,
     write_looks,
 )
 from idmetric.metric.files import OutputError, in_order
 from idmetric.metric.images import SIZE, Named, is_animated, open_file
 from idmetric.scoring.copies import compare, take_print
-from idmetric.store import check_shard, shards_in
 from idmetric.stream import threads
 
 if TYPE_CHECKING:

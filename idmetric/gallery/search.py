@@ -237,7 +237,7 @@ def _reranked(
 def _with_patches(contents: Contents, items: list[GalleryItem]) -> Embedding:
     """Return embeddings with patches, from the store or computed now."""
     metric, masking = contents.metric, contents.masking
-    store = Store(contents.store, True, metric.model_id)
+    store = Store(contents.store, metric.model_id, patches=True)
     embeddings = store.readable([item.key for item in items])
 
     missing = {item.key: item for item in items if item.key not in embeddings}

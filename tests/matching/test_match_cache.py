@@ -13,7 +13,7 @@ from idmetric import IDSim
 from idmetric.data.manifest.table import read
 from idmetric.evaluate.protocols.common.pairwise import prepare
 from idmetric.metric.fingerprint import weights_digest
-from idmetric.store import ShardError, counts
+from idmetric.store import counts
 from idmetric.stream import Item, embedded, open_store
 from tests.evaluate.protocols.parts import Near
 
@@ -37,7 +37,7 @@ def distance_by_score(metric: IDSim, image: Path, cache: Path | None = None) -> 
     return float(row["distance"])
 
 
-def damage_shards(folder: Path) -> None:
+def flip_last_bits(folder: Path) -> None:
     for path in folder.rglob("*.safetensors"):
         data = bytearray(path.read_bytes())
         data[-1] ^= 1
@@ -75,12 +75,16 @@ def test_patches_are_embedded_after_a_score_of_global_features(tiny: IDSim, tmp_
     assert distances(found) == pytest.approx(distances(without), abs=1e-5)
 
 
-def test_a_damaged_shard_is_refused_by_name(tiny: IDSim, tmp_path: Path) -> None:
-    options = {"regions": HALVES, "threshold": 0.5, "cache": tmp_path, "workers": 0}
-    idmetric.match(tiny, {"mug": REFERENCE}, [SCENE], **options)
-    damage_shards(tmp_path)
-    with pytest.raises(ShardError, match=r"is damaged.*delete it"):
-        idmetric.match(tiny, {"mug": REFERENCE}, [SCENE], **options)
+def test_a_damaged_row_is_embedded_again_with_one_warning(tiny: IDSim, tmp_path: Path) -> None:
+    options = {"regions": HALVES, "threshold": 0.5, "cache": tmp_path}
+    expected = distances(idmetric.match(tiny, {"mug": REFERENCE}, [SCENE], **options))
+    flip_last_bits(tmp_path)
+    counts.clear()
+    with pytest.warns(UserWarning, match="is damaged: 1 of its rows") as heard:
+        assert distances(idmetric.match(tiny, {"mug": REFERENCE}, [SCENE], **options)) == pytest.approx(expected)
+    assert len(heard) == counts["made"] == 1
+    assert distances(idmetric.match(tiny, {"mug": REFERENCE}, [SCENE], **options)) == pytest.approx(expected)
+    assert counts["made"] == 1
 
 
 def test_encoders_that_decode_differently_keep_nothing_of_each_others_pictures(tiny: IDSim, tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ class NearIDBatches:
         """
         self.keys = processes.on_main(lambda: picture_keys(self.pictures.data, self.needed(steps)))
         pictures = {key: picture for picture, key in self.keys.items()}
-        new = sum(key not in cache.files for key in pictures)
+        new = sum(key not in cache.parts for key in pictures)
         if processes.main:
             print(f"nearid: features of {new:,} of {len(pictures):,} pictures go to {cache.folder}", flush=True)
 
