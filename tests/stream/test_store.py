@@ -50,7 +50,7 @@ def test_embeddings_of_any_grid_come_in_the_order_asked_for(tmp_path: Path) -> N
         stored(tmp_path, [key], saved[key], patches=True)
     store = Store(tmp_path, "m", patches=True)
     found = store.readable("dabc")
-    assert list(found) == list("dabc")
+    assert found.keys() == set("dabc")
     for key, embedding in found.items():
         assert (embedding.grid, embedding.model) == (grids[key], "m")
         for name in ("cls", "patches", "weights"):
@@ -58,7 +58,9 @@ def test_embeddings_of_any_grid_come_in_the_order_asked_for(tmp_path: Path) -> N
             assert value is expected is None or torch.equal(value, expected)
     np.testing.assert_array_equal(store.vectors("cadc"), torch.cat([saved[key].cls for key in "cadc"]))
     assert list(Store(tmp_path).readable("x")) == []
-    assert Store(tmp_path).embedding(["b"]).patches is None
+    several = Store(tmp_path).embedding(["d", "a", "d"])
+    assert several.patches is None
+    assert torch.equal(several.cls, torch.cat([saved[key].cls for key in "dad"]))
 
 
 def test_parts_without_patches_are_not_seen_where_patches_are_wanted(tmp_path: Path) -> None:
