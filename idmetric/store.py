@@ -272,7 +272,7 @@ class Parts:
 
 def _checksum(key: str, tensor: Tensor) -> str:
     """8 hex digits, of the key as well."""
-    data = tensor.contiguous().view(-1).view(torch.uint8).numpy()
+    data = tensor.contiguous().view(-1).view(torch.uint8).numpy().data
     return f"{zlib.crc32(data, zlib.crc32(key.encode())):08x}"
 
 
@@ -308,11 +308,10 @@ class Store(Parts):
         self.counts["asked"] += len(keys)
         embeddings = {}
         for key, row in self.rows(keys).items():
-            tensors = {column: tensor[None] for column, tensor in row.items() if tensor.numel()}
-            grid = tensors.pop("grid", None)
-            if grid is not None:
-                tensors["grid"] = tuple(grid[0].tolist())
-            embeddings[key] = Embedding(**tensors, model=self.model)
+            columns: dict[str, Any] = {name: tensor[None] for name, tensor in row.items() if tensor.numel()}
+            if "grid" in columns:
+                columns["grid"] = tuple(row["grid"].tolist())
+            embeddings[key] = Embedding(**columns, model=self.model)
         return embeddings
 
     def embedding(self, keys: Sequence[str]) -> Embedding:
