@@ -51,6 +51,6 @@ class IDSimConfig:
         has_second = self.second in SCALES and 0 < self.second_size <= MOST_SIDE and 0 < self.second_share < 1
         if not (has_second and self.patch_stages):
             raise ValueError(
-                f"backbone = {self.backbone!r} needs patch_stages, a second of {', '.join(SCALES)}, a second_size of 1 "
-                f"to {MOST_SIDE} pixels, and a second_share between 0 and 1"
+                f"backbone = {self.backbone!r} needs patch_stages, a second of its kind, a second_size of 1 to "
+                f"{MOST_SIDE} pixels, and a second_share between 0 and 1"
             )

