@@ -199,7 +199,7 @@ class IDSim(Embedder):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         moved: Self = super()._apply(fn, recurse)
         # the models were trained with rotary periods as in Meta's DINOv3; timm computes others when the dtype changes
-        rope = getattr(self.backbone, "rope", None)
+        rope: Any = getattr(self.backbone, "rope", None)
         if hasattr(rope, "periods"):
             rope.periods = rope.periods.to(torch.bfloat16).to(rope.periods.dtype)
         return moved
