@@ -55,7 +55,6 @@ PARTS = (
     "fingerprint",
     "named",
     "embedder",
-    "tokens",
     "tiny.trunk",
     "tiny.efficientnet_lite",
     "idsim_config",
@@ -83,7 +82,6 @@ LATE = {
     "metric.pixels": "torch",
     "metric.sinkhorn": "torch",
     "metric.timm_models": "timm",
-    "metric.tokens": "timm",
 }
 
 # the twenty-minute path, from the vectors of an image to the command: read in this order

@@ -20,7 +20,7 @@ from idmetric.evaluate.protocols.common.dual_encoder import DualEncoder
 from idmetric.evaluate.protocols.segmentation.persam import PerSAM
 from idmetric.matching.detect_models import GroundingDino, Owlv2, Sam2, Sam3
 from idmetric.metric.timm_models import build
-from idmetric.metric.visid.visid import VisIDConfig
+from idmetric.metric.visid.config import VisIDConfig
 from tests.conftest import random_model
 from tests.diffusion_parts import grounding_dino, sam2
 from tests.evaluate.protocols.parts import clip_folder

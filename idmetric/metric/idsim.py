@@ -169,8 +169,7 @@ class IDSim(Embedder):
                 self.mlp_second = make_head(self.second.num_features)
             patch_channels = sum(self.backbone.map_channels[number] for number in config.patch_stages)
         else:
-            from idmetric.metric.timm_models import build
-            from idmetric.metric.tokens import final_tokens, last_tokens
+            from idmetric.metric.timm_models import build, final_tokens, last_tokens
 
             self.backbone = build(config.backbone, image_size=config.image_size, args=config.backbone_args, empty=empty)
             self._read_tokens = last_tokens if config.features == "last-block" else final_tokens

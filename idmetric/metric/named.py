@@ -10,17 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from idmetric.metric.images import SQUASH, Fit
-
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
 
-DINO_256 = Fit("crop", 224 / 256)
-CLIP_224 = Fit("crop", 1.0)
-DINOV2_HUB = Fit("hub-crop", 224 / 256)  # BitImageProcessor of facebook/dinov2-*
-CLIP_HUB = Fit("hub-crop", 1.0)  # CLIPImageProcessor of openai/clip-*
+# arguments of `Backbone`: the class token or the projection, and the crop of torchvision or of transformers' processors
+DINO = {"pool": "cls", "image_size": 224, "resize": "crop", "crop_pct": 224 / 256, "interpolation": "bicubic"}
+CLIP = {"pool": "head", "image_size": 224, "resize": "crop", "crop_pct": 1.0, "interpolation": "bicubic"}
+DINO_HUB = {**DINO, "resize": "hub-crop"}  # BitImageProcessor of facebook/dinov2-*
+CLIP_HUB = {**CLIP, "resize": "hub-crop"}  # CLIPImageProcessor of openai/clip-*
 
 
 @dataclass(frozen=True)
@@ -30,10 +29,7 @@ class NamedScore:
     Args:
         backbone: timm's name of the encoder; its Hub repository has the weights.
         source: the paper or the file that defines the score.
-        pool: global feature, see `idmetric.metric.tokens.final_tokens`.
-        fit: from an image to `image_size` pixels.
-        image_size: input side in pixels.
-        interpolation: filter of the resize.
+        options: arguments of `Backbone` that the source sets: global feature, size, crop and filter of the resize.
         backbone_args: more arguments of `timm.create_model`.
         references: "all" averages over every pair of image and reference; "own" compares an image with the one
             reference that it was generated from; "none": the source has rows of tables, and no number of images.
@@ -44,10 +40,7 @@ class NamedScore:
 
     backbone: str
     source: str
-    pool: Literal["cls", "avg", "head"] = "cls"
-    fit: Fit = DINO_256
-    image_size: int = 224
-    interpolation: Literal["bicubic", "bilinear"] = "bicubic"
+    options: Mapping[str, Any]
     backbone_args: Mapping[str, Any] = field(default_factory=dict)
     references: Literal["all", "own", "none"] = "own"
     scale: float = 1.0
@@ -74,63 +67,61 @@ class NamedScore:
 _NEARID = "NearID, evaluation/sim_test.py"
 # timm's weights at 378 pixels are those of google/siglip2-so400m-patch14-384: both see 27 x 27 patches
 _SIGLIP2 = NamedScore(
-    backbone="vit_so400m_patch14_siglip_378.v2_webli",
-    source=_NEARID,
-    pool="head",
-    fit=SQUASH,
-    image_size=384,
-    interpolation="bilinear",
+    "vit_so400m_patch14_siglip_378.v2_webli",
+    _NEARID,
+    {"pool": "head", "image_size": 384, "resize": "squash", "interpolation": "bilinear"},
     backbone_args={"act_layer": "gelu_tanh"},
     references="none",
 )
 
 NAMED = {
     "dino-i:dreambooth": NamedScore(
-        "vit_small_patch16_224.dino", "DreamBooth, section 4.1; github.com/google/dreambooth/issues/3", references="all"
+        "vit_small_patch16_224.dino",
+        "DreamBooth, section 4.1; github.com/google/dreambooth/issues/3",
+        DINO,
+        references="all",
     ),
     # the paper does not name the encoder; ViT-B/32 is that of later evaluations of DreamBooth's data
     "clip-i:dreambooth": NamedScore(
         "vit_base_patch32_clip_quickgelu_224.openai",
         "DreamBooth, section 4.1; ViT-B/32 as in later evaluations",
-        "head",
-        CLIP_224,
+        CLIP,
         references="all",
     ),
     "dino-i:kosmos-g": NamedScore(
-        "vit_small_patch16_224.dino", "Kosmos-G's evaluation on DreamBench", scale=100, clamp=True
+        "vit_small_patch16_224.dino", "Kosmos-G's evaluation on DreamBench", DINO, scale=100, clamp=True
     ),
     "dino-i:dreambench++": NamedScore(
-        "vit_small_patch8_224.dino", "DreamBench++, dreambench_plus/metrics/dino_score.py, v1", scale=100
+        "vit_small_patch8_224.dino", "DreamBench++, dreambench_plus/metrics/dino_score.py, v1", DINO, scale=100
     ),
     "dinov2-i:dreambench++": NamedScore(
         "vit_small_patch14_dinov2.lvd142m",
         "DreamBench++, dreambench_plus/metrics/dino_score.py, v2",
-        fit=DINOV2_HUB,
+        DINO_HUB,
         scale=100,
         plain_positions=True,
     ),
     "clip-i:dreambench++": NamedScore(
         "vit_base_patch32_clip_quickgelu_224.openai",
         "DreamBench++, dreambench_plus/metrics/clip_score.py",
-        "head",
         CLIP_HUB,
         scale=100,
     ),
     "dino:peft": NamedScore(
         "vit_base_patch14_dinov2.lvd142m",
         "peft, method_comparison/image-gen/run.py",
-        fit=DINOV2_HUB,
+        DINO_HUB,
         plain_positions=True,
     ),
     # frozen rows of NearID's tables, with the processors of the Hub's repositories
-    "clip:nearid": NamedScore(
-        "vit_large_patch14_clip_quickgelu_224.openai", _NEARID, "head", CLIP_HUB, references="none"
-    ),
+    "clip:nearid": NamedScore("vit_large_patch14_clip_quickgelu_224.openai", _NEARID, CLIP_HUB, references="none"),
     "dinov2:nearid": NamedScore(
-        "vit_large_patch14_dinov2.lvd142m", _NEARID, fit=DINOV2_HUB, references="none", plain_positions=True
+        "vit_large_patch14_dinov2.lvd142m", _NEARID, DINO_HUB, references="none", plain_positions=True
     ),
     "siglip2:nearid": _SIGLIP2,
-    "siglip2-mean:nearid": replace(_SIGLIP2, source="NearID, dreambench_plus/score_backbone.py", pool="avg"),
+    "siglip2-mean:nearid": replace(
+        _SIGLIP2, source="NearID, dreambench_plus/score_backbone.py", options={**_SIGLIP2.options, "pool": "avg"}
+    ),
 }
 
 # frozen encoders that are often asked for: timm's name, and the global feature

@@ -30,8 +30,7 @@ from idmetric.metric.files import StrPath, shown
 from idmetric.metric.images import WHITE, Color, Preprocessing
 from idmetric.metric.load import tell_apart
 from idmetric.metric.resampling import check_interpolation
-from idmetric.metric.timm_models import build
-from idmetric.metric.tokens import Features, final_tokens
+from idmetric.metric.timm_models import Features, build, final_tokens
 
 FILES = (*checkpoint.FILES, PROCESSOR)
 

@@ -1,4 +1,4 @@
-"""Published weights of timm's encoders, and DINOv3's tensors under timm's names instead of Meta's.
+"""timm's encoders without their classifiers: built, filled with published weights, and read as features.
 
 timm has each DINOv3 twice: without query and value biases, and with them as `..._qkvb`. Meta's code always has them,
 and keeps the keys' biases at zero by a mask.
@@ -8,13 +8,12 @@ Functions raise CheckpointError for what timm or a file does not have, or cannot
 
 from __future__ import annotations
 
-import contextlib
 import os
-import re
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -27,9 +26,13 @@ from idmetric.metric.errors import CheckpointError, understanding
 from idmetric.metric.files import StrPath, shown
 from idmetric.metric.lazy import LazyModule
 
-# timm's encoders, built without classifier; CheckpointError for what timm does not have.
+Pool = Literal["auto", "cls", "avg", "head"]
+Features = tuple[Tensor, Tensor, tuple[int, int]]  # global features (B, D), patch tokens (B, P, D'), grid of patches
 
 timm: Any = LazyModule("timm")  # it takes longer to import than torch
+
+
+# Building
 
 
 def build(
@@ -52,38 +55,37 @@ def build(
     if image_size is not None and pretrained_config(name).fixed_input_size:
         options["img_size"] = image_size
 
+    model = None
     try:
         if empty:
-            with contextlib.suppress(RuntimeError):  # of models that compute with their parameters when they are built
-                laid_out = _without_memory(name, options)
-                if laid_out is not None:
-                    return laid_out
-        with torch.random.fork_rng(devices=[], enabled=empty):
-            model: nn.Module = timm.create_model(name, **options)
+            with suppress(RuntimeError):  # of models that compute with their parameters when they are built
+                model = _laid_out(name, options)
+        if model is None:
+            with torch.random.fork_rng(devices=[], enabled=empty):
+                model = timm.create_model(name, **options)
     except Exception as error:  # timm's models raise many kinds on arguments that do not fit, failed assertions too
         reason = str(error) or type(error).__name__
         raise CheckpointError(f"timm cannot build {name!r} with {shown(options)}: {reason}") from error
     return model
 
 
-def _without_memory(name: str, options: Mapping[str, Any]) -> nn.Module | None:
+def _laid_out(name: str, options: Mapping[str, Any]) -> nn.Module | None:
     """A timm model with tensors on torch's device "meta", except tables that files do not hold; None if timm cannot."""
     with torch.device("meta"):
         model: nn.Module = timm.create_model(name, **options)
+    computed: list[Any] = []
     for module in model.modules():
-        if any(isinstance(value, Tensor) for value in vars(module).values()):
-            return None
-        tables = [key for key in module._non_persistent_buffers_set if module._buffers[key] is not None]
-        if not tables:
-            continue
-        if not hasattr(module, "init_non_persistent_buffers"):
-            return None
-        for key in tables:
-            module._buffers[key] = torch.empty_like(module._buffers[key], device="cpu")  # type: ignore[arg-type]
-        module.init_non_persistent_buffers()  # type: ignore[operator]  # timm's
-        if any(module._buffers[key].is_meta for key in tables):  # type: ignore[union-attr]  # not None
-            return None
+        if module._non_persistent_buffers_set and hasattr(module, "init_non_persistent_buffers"):
+            module.to_empty(device="cpu", recurse=False)
+            module.init_non_persistent_buffers()  # type: ignore[operator]  # timm's
+        computed += [module._buffers[key] for key in module._non_persistent_buffers_set]
+        computed += vars(module).values()
+    if any(isinstance(value, Tensor) and value.is_meta for value in computed):
+        return None
     return model
+
+
+# Published weights
 
 
 def is_timm(source: str) -> bool:
@@ -100,25 +102,21 @@ def pretrained_config(name: str) -> Any:
 
 def pretrained_file(name: str, hub: Mapping[str, Any]) -> Path:
     """The pretrained weights of a timm model, downloaded once from its Hub repository; `hub`: options of `resolve`."""
+    repo = pretrained_config(name).hf_hub_id
+    if not repo:
+        raise CheckpointError(f"timm knows no pretrained weights on the Hub for {name!r}")
     from idmetric.metric.checkpoints.resolve import resolve
 
-    config = pretrained_config(name)
-    if not config.hf_hub_id:
-        raise CheckpointError(f"timm knows no pretrained weights on the Hub for {name!r}")
-    folder = resolve(config.hf_hub_id, [checkpoint.WEIGHTS], is_on_hub=True, **hub)
+    folder = resolve(repo, [checkpoint.WEIGHTS], is_on_hub=True, **hub)
     return checkpoint.file_of(folder, checkpoint.WEIGHTS)
 
 
-def pretrained_state(name: str, weights: StrPath, args: Mapping[str, Any] | None = None) -> dict[str, Tensor]:
-    """The tensors of a file with a timm model's pretrained weights, under the names of that model, at its own size.
-
-    They stay mapped to the file, without a copy; each is read once, to check that it is finite.
-
-    Args:
-        name: the model. args: more arguments of `timm.create_model`.
-        weights: a safetensors file in timm's format, or a .pth file as the authors of DINOv2 and DINOv3 publish it.
-    """
-    return fitted(read_weights(weights), build(name, args=args, empty=True), name, weights)
+def read_weights(weights: StrPath) -> dict[str, Tensor]:
+    """The tensors of a safetensors or .pth file, mapped and finite; those of Meta's DINOv3 under timm's names."""
+    state = read_finite(weights)
+    if "storage_tokens" in state:
+        return dinov3_names(state)
+    return state
 
 
 def fitted(state: Mapping[str, Tensor], model: nn.Module, name: str, weights: StrPath) -> dict[str, Tensor]:
@@ -136,7 +134,11 @@ def fitted(state: Mapping[str, Tensor], model: nn.Module, name: str, weights: St
     expected = model.state_dict()
     tensors = dict(state)
     if "dinov3" in architecture:
-        tensors = _fit_biases(tensors, model)
+        if not _biases(tensors):
+            tensors |= {key: torch.zeros(expected[key].shape) for key in _biases(expected)}
+        for key in _biases(tensors):
+            if key not in expected and not tensors[key].any():
+                del tensors[key]
 
     # the names of the authors' files, and the grid of the position embedding
     module = sys.modules[timm.model_entrypoint(architecture).__module__]
@@ -164,21 +166,12 @@ def fitted(state: Mapping[str, Tensor], model: nn.Module, name: str, weights: St
 
 def _resampling(architecture: str) -> dict[str, Any]:
     """How timm resamples a position embedding, where it is not by its filter's defaults."""
-    bilinear = {"interpolation": "bilinear", "antialias": False}
     if architecture.startswith("flexivit_"):
-        return bilinear
-    if re.match("vit_.*_radio_", architecture):
-        aligned = ("vit_base_patch16_radio_v3", "vit_huge_patch16_radio_v3")
-        return {**bilinear, "align_corners": architecture in aligned}
+        return {"interpolation": "bilinear", "antialias": False}
+    if architecture.startswith("vit_") and "_radio_" in architecture:
+        is_aligned = architecture in ("vit_base_patch16_radio_v3", "vit_huge_patch16_radio_v3")
+        return {"interpolation": "bilinear", "antialias": False, "align_corners": is_aligned}
     return {}
-
-
-def read_weights(weights: StrPath) -> dict[str, Tensor]:
-    """The tensors of a safetensors or .pth file; those of Meta's DINOv3 under timm's names."""
-    state = read_finite(weights)
-    if "storage_tokens" in state:
-        return dinov3_names(state)
-    return state
 
 
 def resample_positions(table: Tensor, grid: tuple[int, int], offset: float = 0.0) -> Tensor:
@@ -192,20 +185,18 @@ def resample_positions(table: Tensor, grid: tuple[int, int], offset: float = 0.0
     if grid == (n, n):
         return table
     class_position = table[:, :1].float()
-    positions = table[:, 1:].float()
-    square = positions.mT.reshape(1, -1, n, n)
+    square = table[:, 1:].float().mT.reshape(1, -1, n, n)
     if offset:
         scales = [(side + offset) / n for side in grid]
-        resampled = F.interpolate(square, scale_factor=scales, mode="bicubic", align_corners=False)
+        resampled = F.interpolate(square, scale_factor=scales, mode="bicubic")
     else:
-        resampled = F.interpolate(square, grid, mode="bicubic", align_corners=False)
-    patch_positions = resampled.flatten(2).mT
-    return torch.cat([class_position, patch_positions], 1).to(table.dtype)
+        resampled = F.interpolate(square, grid, mode="bicubic")
+    return torch.cat([class_position, resampled.flatten(2).mT], 1).to(table.dtype)
 
 
 # DINOv3
 
-_NAMES = {"ls1.gamma": "gamma_1", "ls2.gamma": "gamma_2", "storage_tokens": "reg_token"}
+_TIMM_NAMES = {"ls1.gamma": "gamma_1", "ls2.gamma": "gamma_2", "storage_tokens": "reg_token"}
 
 
 def dinov3_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -223,7 +214,7 @@ def dinov3_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
             if keys.any() or not (query == 1).all() or not (values == 1).all():
                 raise CheckpointError(f"{key} hides other biases than the keys': not a mask of DINOv3's releases")
         elif key != "mask_token" and not key.startswith("rope"):
-            for meta_name, timm_name in _NAMES.items():
+            for meta_name, timm_name in _TIMM_NAMES.items():
                 if key.endswith(meta_name):
                     key = key.removesuffix(meta_name) + timm_name
             renamed[key] = value
@@ -238,21 +229,71 @@ def with_biases(name: str, *states: Mapping[str, Tensor]) -> str:
     return name
 
 
-def _fit_biases(state: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
-    """The tensors with biases of zero where only the model has biases, and without where only the tensors have them."""
-    fitted = dict(state)
-    expected = model.state_dict()
-    if not _biases(state):
-        for key in _biases(expected):
-            fitted[key] = torch.zeros(expected[key].shape)
-    elif not _biases(expected):
-        for key in _biases(state):
-            if fitted.pop(key).any():
-                raise CheckpointError(
-                    f"{key} is not zero, and the model has no such bias: choose timm's _qkvb variant of it"
-                )
-    return fitted
-
-
 def _biases(state: Mapping[str, Tensor]) -> list[str]:
     return [key for key in state if key.endswith(("attn.q_bias", "attn.v_bias"))]
+
+
+# Features
+
+
+def last_tokens(model: Any, x: Tensor) -> Features:
+    """Output of the last block, before the final norm, as ID-Sim's release reads it.
+
+    Args:
+        model: a timm model; x: normalized pixels (B, 3, H, W).
+
+    Returns:
+        Global feature (B, D): the class token, or the mean of the feature map for encoders without one. Patch tokens
+        (B, P, D) in row-major order, class and register tokens dropped. The patch grid (rows, columns).
+    """
+    if getattr(model, "num_prefix_tokens", 0):
+        [(tokens, prefix)] = model.forward_intermediates(
+            x, indices=1, norm=False, return_prefix_tokens=True, output_fmt="NLC", intermediates_only=True
+        )
+        return prefix[:, 0], tokens, _token_grid(model, x)
+    if x.device.type == "cpu":
+        x = x.contiguous(memory_format=torch.channels_last)  # which makes convolutions on a CPU faster
+    [features] = model.forward_intermediates(
+        x, indices=1, norm=False, output_fmt="NCHW", intermediates_only=True
+    )
+    return features.mean((2, 3)), features.flatten(2).mT, tuple(features.shape[2:])
+
+
+def final_tokens(model: Any, x: Tensor, pool: Pool = "auto") -> Features:
+    """Output of the whole encoder, final norm included, as baselines are usually scored.
+
+    Args:
+        model, x: as in `last_tokens`.
+        pool: global feature: "cls" the class token, "avg" the mean of the patches, "head" timm's own pooling and
+            pre-classifier (SigLIP's attention pooling; CLIP's projection when the model kept its head), "auto" the
+            class token where there is one, else timm's.
+
+    Returns:
+        As `last_tokens`.
+    """
+    features = model.forward_features(x)
+    prefix_count = 0
+    if features.ndim == 3:
+        prefix_count = int(getattr(model, "num_prefix_tokens", 0))
+        tokens, grid = features[:, prefix_count:], _token_grid(model, x)
+    else:
+        channels_last = features
+        if getattr(model, "output_fmt", "NCHW") == "NCHW":
+            channels_last = features.movedim(1, -1)
+        tokens, grid = channels_last.flatten(1, 2), tuple(channels_last.shape[1:3])
+
+    has_class_token = prefix_count > 0 and getattr(model, "cls_token", None) is not None
+    if pool == "cls" and not has_class_token:
+        raise ValueError(f"{type(model).__name__} has no class token to pool: choose pool='avg' or 'head'")
+    if has_class_token and pool in ("cls", "auto"):
+        return features[:, 0], tokens, grid
+    if pool == "avg":
+        return tokens.mean(1), tokens, grid
+    return model.forward_head(features, pre_logits=pool == "auto"), tokens, grid
+
+
+def _token_grid(model: Any, x: Tensor) -> tuple[int, int]:
+    embed = model.patch_embed
+    if hasattr(embed, "dynamic_feat_size"):
+        return tuple(embed.dynamic_feat_size(x.shape[-2:]))
+    return tuple(embed.grid_size)

@@ -22,8 +22,7 @@ from idmetric.data.manifest.table import Manifest, Row, read
 from idmetric.metric import timm_models
 from idmetric.metric.errors import CheckpointError
 from idmetric.metric.idsim import IDSimConfig
-from idmetric.metric.timm_models import resample_positions
-from idmetric.metric.tokens import last_tokens
+from idmetric.metric.timm_models import last_tokens, resample_positions
 from idmetric.train import augment, state
 from idmetric.train.batches import TRAINING, VALIDATION, generator
 from idmetric.train.idsim.config import IDSimTraining

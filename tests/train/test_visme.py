@@ -20,7 +20,7 @@ from idmetric import VisIDEmbed, load
 from idmetric.cli.train import main
 from idmetric.data.manifest.table import Manifest, ManifestError, Row, read
 from idmetric.metric.errors import RequestError
-from idmetric.metric.visid.visid import CANDIDATE, TASKS
+from idmetric.metric.visid.config import CANDIDATE, TASKS
 from idmetric.train import state
 from idmetric.train.batches import Pictures, generator
 from idmetric.train.loop import TrainError, TrainSettings, fit

@@ -17,9 +17,9 @@ TASKS = {
 CANDIDATE = "Represent the image"  # the example the paper gives
 
 IMAGE = "<|image_pad|>"
-STEP = 28  # one token stands for 28 x 28 pixels
-_MOST = 2**25  # pixels, 42,799 tokens; Qwen2.5-VL's processor takes 16,384
-MOST_RATIO = 200  # most of an image's longer side to its shorter one, in Qwen2-VL's processor
+STEP = 28  # one token stands for 28 x 28 pixels, or 2 x 2 patches
+MOST_RATIO = 200  # of an image's longer side to its shorter one, in Qwen2-VL's processor
+_MOST_PIXELS = 2**25  # 42,799 tokens; Qwen2.5-VL's processor takes 16,384
 # what stands before, with an image after that, and at the end
 STYLES = {
     "vlm2vec": ("", IMAGE, ""),
@@ -72,34 +72,24 @@ class VisIDConfig:
         if self.max_length < 1:
             raise ValueError(f"max_length must be at least 1, got {self.max_length}")
         low, high = self.min_pixels, self.max_pixels
-        if not STEP**2 <= low <= high <= _MOST:
-            raise ValueError(f"need {STEP**2} <= min_pixels <= max_pixels <= {_MOST}, got {low}, {high}")
-
-    @property
-    def separator_or_default(self) -> str:
-        """What stands between image and words."""
-        if self.separator is not None:
-            return self.separator
-        if self.prompt_style == "vlm2vec":
-            return " "
-        return ""
+        if not STEP**2 <= low <= high <= _MOST_PIXELS:
+            raise ValueError(f"need {STEP**2} <= min_pixels <= max_pixels <= {_MOST_PIXELS}, got {low}, {high}")
 
     def size_for(self, height: int, width: int) -> tuple[int, int]:
-        """The nearest multiples of 28, scaled to lie within min_pixels and max_pixels, as Qwen2-VL's processor does.
+        """The size at which the model sees an image: multiples of 28, as Qwen2-VL's processor chooses them.
 
         In the vlm2vec style images with a side under 28 pixels become 56 x 56, as VLM2Vec makes them.
+
+        Raises:
+            ValueError: for an image whose sides differ by more than `MOST_RATIO` to 1.
         """
         from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
 
-        if max(height, width) > MOST_RATIO * min(height, width):
-            raise ValueError(
-                f"Qwen2.5-VL takes no side ratio above {MOST_RATIO}, this one has {width} x {height}: crop it"
-            )
         low, high = self.min_pixels, self.max_pixels
-        rows, columns = smart_resize(height, width, STEP, low, high)
+        rows, columns = smart_resize(height, width, STEP, low, high)  # raises above `MOST_RATIO`
         if self.prompt_style == "vlm2vec" and min(height, width) < STEP and low <= 4 * STEP**2 <= high:
             return 2 * STEP, 2 * STEP
-        if rows * columns > high:  # a narrow limit and a long image
+        if rows * columns > high:  # the processor goes beyond narrow limits
             if rows > columns:
                 rows = max(STEP, high // (columns * STEP) * STEP)
             else:

@@ -29,7 +29,7 @@ from torch.nn.utils.rnn import pad_sequence
 from idmetric.metric.checkpoints import format as checkpoint
 from idmetric.metric.checkpoints import released
 from idmetric.metric.checkpoints.config import check_view
-from idmetric.metric.checkpoints.pretrained import FILES, folder_revision
+from idmetric.metric.checkpoints.pretrained import FILES, folder_revision, open_model, open_processor
 from idmetric.metric.checkpoints.resolve import resolve
 from idmetric.metric.checkpoints.weights import dtype_of
 from idmetric.metric.embedder import (
@@ -46,11 +46,12 @@ from idmetric.metric.images import WHITE, Color, ImageLike, Outside, split_image
 from idmetric.metric.load import tell_apart
 from idmetric.metric.masks import Images, MaskId, Masks
 from idmetric.metric.pixels import place
-from idmetric.metric.visid.config import CANDIDATE, IMAGE, MOST_RATIO, STEP, TASKS, VisIDConfig
-from idmetric.metric.visid.files import CLASSES, SETTINGS, open_model, read_normalization, read_settings
-from idmetric.metric.visid.tokens import PromptInput, patchify, prompt_tokens, vision_positions
+from idmetric.metric.visid.config import IMAGE, STEP, TASKS, VisIDConfig
+from idmetric.metric.visid.prompt import PromptInput, patchify, prompt_tokens, vision_positions
 
-__all__ = ["CANDIDATE", "MOST_RATIO", "TASKS", "VisIDConfig", "VisIDEmbed"]
+SETTINGS = "visid.json"
+# model_type -> transformers' class; the paper trains both (Table 1)
+CLASSES = {"qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration", "qwen2_vl": "Qwen2VLForConditionalGeneration"}
 
 
 class VisIDEmbed(Embedder):
@@ -95,10 +96,10 @@ class VisIDEmbed(Embedder):
     ) -> None:
         need("visid", "VisIDEmbed", transformers="transformers")
 
+        # the folder, and what it says
         name = released.source_name(source)
-        release = f"visid_{name}" if f"visid_{name}" in released.VISID else name
         folder = resolve(
-            release,
+            f"visid_{name}" if f"visid_{name}" in released.VISID else name,
             FILES,
             revision=revision,
             cache_dir=cache_dir,
@@ -110,27 +111,42 @@ class VisIDEmbed(Embedder):
             raise CheckpointError(
                 f"{name!r} holds a model of type {kind!r}, not {' or '.join(CLASSES)}: use idmetric.load"
             )
+        processor = open_processor("Qwen2VLImageProcessor", folder)
         with understanding(folder):
-            mean, std = read_normalization(folder)
-            check_view(1, mean, std)
+            check_view(1, processor.image_mean, processor.image_std)
+        settings = config or VisIDConfig()
+        if config is None and (folder / SETTINGS).is_file():
+            with understanding(folder / SETTINGS):
+                settings = VisIDConfig(**checkpoint.read_json(folder / SETTINGS))
 
-        settings = config or read_settings(folder)
         side = math.isqrt(settings.max_pixels)
         super().__init__(
             name=name,
             revision=folder_revision(folder),
             image_size=(side, side),
-            mean=mean,
-            std=std,
+            mean=processor.image_mean,
+            std=processor.image_std,
             background=background,
             folder=folder,
         )
         self.settings = settings
         tell_apart(self)
-        self.backbone, self.tokenizer = open_model(kind, folder, dtype_of(dtype), device or auto_device())
-        vision = self.backbone.config.vision_config
+
+        # opened with its language head, so that transformers finds the names of either class; files may lack the head
+        whole = open_model(
+            CLASSES[kind],
+            folder,
+            list(CLASSES),
+            dtype=dtype_of(dtype),
+            device=device or auto_device(),
+            unused=["lm_head."],
+        )
+        vision = whole.config.vision_config
         if (vision.patch_size, vision.spatial_merge_size, vision.temporal_patch_size) != (14, 2, 2):
             raise CheckpointError(f"{name!r} does not cut images into 2 x 2 patches of 14 pixels, as Qwen2.5-VL does")
+        self.backbone = whole.model
+        self.processor = processor
+        self.tokenizer = open_processor("AutoTokenizer", folder)
         self._image_token = int(self.tokenizer.convert_tokens_to_ids(IMAGE))
         self._control_tokens = [token for token in self.tokenizer.get_added_vocab() if token.startswith("<|")]
         self._finish(device, None)
@@ -216,7 +232,14 @@ class VisIDEmbed(Embedder):
     ) -> tuple[list[ImageLike | None], list[str]]:
         """Single images, None for a text alone, and all words of each; arguments as for `embed`."""
         texts = [texts] if isinstance(texts, str) else list(texts or [])
-        singles: list[ImageLike | None] = [None] * len(texts) if images is None else _singles(images)
+        singles: list[ImageLike | None] = []
+        if images is None:
+            singles += [None] * len(texts)
+        elif isinstance(images, list | tuple):
+            for image in images:
+                singles += [None] if image is None else split_images([image])
+        else:
+            singles += split_images(images)
         if not singles:
             raise ValueError("nothing to embed: give images, texts, or both")
         if len(texts) <= 1:
@@ -266,34 +289,28 @@ class VisIDEmbed(Embedder):
         attended = inputs["attention_mask"]
         if self.settings.pooling == "mean":
             weight = attended[..., None]
-            weighted = at_least_float32(hidden) * weight
-            pooled = weighted.sum(1) / weight.sum(1)
+            pooled = (at_least_float32(hidden) * weight).sum(1) / weight.sum(1)
         else:
             rows = torch.arange(len(batch), device=self.device)
             last_columns = attended.sum(1) - 1
             pooled = at_least_float32(hidden[rows, last_columns])
         features = F.normalize(pooled, dim=-1)
-        has_texts_alone = any(item.pixels is None for item in batch)
-        if not patches or has_texts_alone:  # a text has no patches
+        if not patches or any(item.pixels is None for item in batch):
             return Embedding(features, model=self._maker())
 
-        # hidden states at the image's tokens, padded to the most tokens that an image may have
+        # hidden states at the image's tokens, as many as the largest image has; those that are not filled weigh 0
         most = self.settings.max_pixels // STEP**2
+        tokens = features.new_zeros(len(batch), most, features.shape[-1])
+        weights = features.new_zeros(len(batch), most)
         is_image_token = inputs["input_ids"] == self._image_token
-        tokens, weights = [], []
-        for item, states, is_image in zip(batch, hidden, is_image_token, strict=True):
-            image_states = at_least_float32(states[is_image])
-            image_tokens = F.normalize(image_states, dim=-1)
-            weight = image_tokens.new_ones(len(image_tokens))
+        for row, item in enumerate(batch):
+            states = at_least_float32(hidden[row, is_image_token[row]])
+            tokens[row, : len(states)] = F.normalize(states, dim=-1)
+            weights[row, : len(states)] = 1
             if item.cover is not None:
-                cover = item.cover[None, None].to(image_tokens)
-                weight = F.avg_pool2d(cover, STEP).flatten()
-            padding = most - len(image_tokens)
-            tokens.append(F.pad(image_tokens, (0, 0, 0, padding)))
-            weights.append(F.pad(weight, (0, padding)))
-        all_tokens = torch.stack(tokens)
-        all_weights = torch.stack(weights)
-        return Embedding(features, all_tokens, None, all_weights, self._maker())
+                cover = item.cover[None, None].to(weights)
+                weights[row, : len(states)] = F.avg_pool2d(cover, STEP).flatten()
+        return Embedding(features, tokens, None, weights, self._maker())
 
     def _inputs(self, items: Sequence[PromptInput]) -> dict[str, Tensor]:
         """The backbone's arguments, padded at the end to one length."""
@@ -302,11 +319,11 @@ class VisIDEmbed(Embedder):
             token_ids = torch.tensor(self._tokens(item))
             position = torch.arange(len(token_ids)).expand(3, -1)
             if item.pixels is not None:
-                rows, columns = item.grid
                 if self.positions == "vision":
-                    position = vision_positions(token_ids, (rows, columns), self._image_token)
+                    position = vision_positions(token_ids, item.grid, self._image_token)
                 pixels = self.normalize(place(item.pixels, self.device))
                 patches.append(patchify(pixels.to(self.dtype)))
+                rows, columns = item.grid
                 grids.append((1, 2 * rows, 2 * columns))
             ids.append(token_ids)
             positions.append(position.T)
@@ -346,31 +363,14 @@ class VisIDEmbed(Embedder):
             module.inv_freq = exact.to(module.inv_freq.device)
         return moved
 
-    # Files
-
     def save_pretrained(self, folder: StrPath) -> None:
         """Write transformers' files and visid.json, see `Embedder.save_pretrained`."""
         checkpoint.check_plain(self.state_dict())
         target = Path(folder)
         self.backbone.save_pretrained(target)
         self.tokenizer.save_pretrained(target)
-        processor = {"image_mean": self.mean, "image_std": self.std}
-        with replacing(target / released.PROCESSOR) as path:
-            path.write_text(json.dumps(processor), encoding="utf-8")
+        self.processor.save_pretrained(target)
         settings = json.dumps(self.config(), indent=2, sort_keys=True)
         with replacing(target / SETTINGS) as path:
             path.write_text(settings + "\n", encoding="utf-8")
         self._was_saved(target, folder_revision)
-
-
-def _singles(images: Any) -> list[ImageLike | None]:
-    """One flat list of single images, with None where a list has a text without an image."""
-    if not isinstance(images, list | tuple) or all(image is not None for image in images):
-        return [*split_images(images)]
-    singles: list[ImageLike | None] = []
-    for image in images:
-        if image is None:
-            singles.append(None)
-        else:
-            singles += split_images(image)
-    return singles

@@ -29,7 +29,7 @@ from idmetric.data.manifest.table import Manifest, ManifestError
 from idmetric.metric.checkpoints.format import revision_of
 from idmetric.metric.checkpoints.weights import load_state
 from idmetric.metric.idsim import IDSim, IDSimConfig
-from idmetric.metric.timm_models import fitted, pretrained_state, read_weights, resample_positions
+from idmetric.metric.timm_models import fitted, read_weights, resample_positions
 from idmetric.train import augment, lora
 from idmetric.train.batches import (
     TRAINING,
@@ -196,12 +196,11 @@ def untrained(settings: IDSimConfig, weights: str, seed: int) -> IDSim:
     model.name = model.short_name = settings.backbone
     if not weights:
         return model
-    state = fitted(read_weights(weights), model.backbone, settings.backbone, weights)
-    if "patch14_dinov2" in settings.backbone:  # positions are resampled as by Meta, and as in the release
-        table = pretrained_state(settings.backbone, weights, settings.backbone_args)["pos_embed"]
-        side = settings.image_size // state["patch_embed.proj.weight"].shape[-1]
-        state["pos_embed"] = resample_positions(table, (side, side), 0.1)
-    load_state(model.backbone, state, weights)
+    tensors = read_weights(weights)
+    trunk = model.backbone
+    if "patch14_dinov2" in settings.backbone and "pos_embed" in tensors:  # resampled as by Meta, and as in the release
+        tensors["pos_embed"] = resample_positions(tensors["pos_embed"], trunk.patch_embed.grid_size, 0.1)
+    load_state(trunk, fitted(tensors, trunk, settings.backbone, weights), weights)
     model.requires_grad_(False)
     model.take_revision(revision_of(weights))
     return model

@@ -29,7 +29,7 @@ import numpy as np
 
 from idmetric.data.manifest.lineage import has_image, image_keys
 from idmetric.data.manifest.table import Manifest, ManifestError
-from idmetric.metric.visid.visid import TASKS, VisIDConfig
+from idmetric.metric.visid.config import TASKS, VisIDConfig
 from idmetric.train.batches import TRAINING, rows_in
 from idmetric.train.visme.batch_sampler import Data, Pool, Rows
 from idmetric.train.visme.wording import QueryWording, SampleKind
@@ -58,7 +58,7 @@ def prepare(
     Args:
         splits: of the rows that may be samples.
         instructions: "DATASET=WORDS" for a dataset's queries without text; WORDS is an instruction, or one of
-            idmetric.metric.visid.visid.TASKS. The default is "recognition".
+            idmetric.metric.visid.config.TASKS. The default is "recognition".
     """
     table = _Table(manifest, splits)
     samples = _Samples()

@@ -22,8 +22,9 @@ import torch
 from torch import Tensor, nn
 
 from idmetric.data.manifest.table import Manifest, ManifestError, Row
-from idmetric.metric.visid.visid import MOST_RATIO as MOST_RATIO
-from idmetric.metric.visid.visid import VisIDConfig, VisIDEmbed
+from idmetric.metric.visid.config import MOST_RATIO as MOST_RATIO
+from idmetric.metric.visid.config import VisIDConfig
+from idmetric.metric.visid.visid import VisIDEmbed
 from idmetric.train import lora
 from idmetric.train.batches import TRAINING, VALIDATION, Pictures, check_held_out, rows_in, share
 from idmetric.train.gradcache import cached_backward

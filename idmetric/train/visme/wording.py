@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from idmetric.metric.visid.visid import TASKS, VisIDConfig
+from idmetric.metric.visid.config import TASKS, VisIDConfig
 from idmetric.train.visme.batch_sampler import Rows
 
 CAPTION = "Find the caption that describes this image."  # our words; the paper gives none

@@ -11,7 +11,7 @@ from idmetric import VisIDEmbed
 from idmetric.evaluate.protocols.common.dual_encoder import DualEncoder
 from idmetric.evaluate.protocols.common.models import open_model
 from idmetric.metric.idsim import IDSim
-from idmetric.metric.visid.visid import VisIDConfig
+from idmetric.metric.visid.config import VisIDConfig
 from tests.conftest import random_model
 from tests.evaluate.protocols.parts import Images, clip_folder
 

@@ -20,7 +20,7 @@ from idmetric.evaluate.protocols.common.result import Result, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
 from idmetric.evaluate.protocols.mmeb_visme_table1 import MMEB, ask, run
 from idmetric.metric.idsim import IDSim
-from idmetric.metric.visid.tokens import PromptInput
+from idmetric.metric.visid.prompt import PromptInput
 from tests.evaluate.protocols.parts import PLAIN, broken, values
 from tests.mmeb_files import write_eval
 

@@ -27,7 +27,7 @@ from idmetric.evaluate.protocols.mveb_visme_table1 import MVEBOptions, ask, edit
 from idmetric.metric.embedding import Embedding
 from idmetric.metric.idsim import IDSim
 from idmetric.metric.images import read_image
-from idmetric.metric.visid.visid import TASKS
+from idmetric.metric.visid.config import TASKS
 from tests.evaluate.protocols.parts import PLAIN, Scripted, broken, clip_folder, picture, values
 
 pytest.importorskip("transformers")

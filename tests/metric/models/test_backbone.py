@@ -13,7 +13,7 @@ from torch import Tensor
 
 from idmetric import Backbone
 from idmetric.metric.checkpoints.format import revision_of
-from idmetric.metric.tokens import final_tokens, last_tokens
+from idmetric.metric.timm_models import final_tokens, last_tokens
 
 SMALL_VIT: dict[str, Any] = {"depth": 2, "embed_dim": 48, "num_heads": 3}
 SWIN: dict[str, Any] = {"embed_dim": 24, "depths": (1, 1), "num_heads": (2, 2), "img_size": (64, 128), "window_size": 4}

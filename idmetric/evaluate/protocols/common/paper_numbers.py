@@ -91,14 +91,13 @@ def visme_row(protocol: str, signature: Mapping[str, str]) -> str | None:
 def labels_of(source: str) -> list[str]:
     """The labels of the model that `--model` opens by this name: with each name that it may have been opened by."""
     from idmetric.metric.checkpoints import released
-    from idmetric.metric.images import SQUASH
     from idmetric.metric.named import NAMED
 
     if source in NAMED:
-        score = NAMED[source]
-        if score.fit == SQUASH:
+        options = NAMED[source].options
+        if options["resize"] == "squash":
             return [f"Backbone:{source}"]
-        return [f"Backbone:{source}[{score.fit}, {score.interpolation}]"]
+        return [f"Backbone:{source}[{options['resize']} {options['crop_pct']:g}, {options['interpolation']}]"]
     if source.startswith("timm:"):
         return [f"Backbone:{source.removeprefix('timm:')}"]
     if source.startswith("dual:"):

@@ -39,13 +39,17 @@ def prompt_tokens(item: PromptInput, settings: VisIDConfig, tokenizer: Any) -> l
         ValueError: for an item without image and words, or a max_length that does not hold image and template.
     """
     words = item.words
-    before, image, after = STYLES[settings.prompt_style]
-    prompt = before.format(system=settings.system)
     rows, columns = item.grid
+    before, image, after = STYLES[settings.prompt_style]
+
+    prompt = before.format(system=settings.system)
     if item.pixels is not None:
         prompt += image.replace(IMAGE, IMAGE * (rows * columns))
+        separator = settings.separator
+        if separator is None:
+            separator = " " if settings.prompt_style == "vlm2vec" else ""
         if words and not words.startswith("\n"):  # MMEB's texts bring their own line break
-            prompt += settings.separator_or_default
+            prompt += separator
     prompt += words.strip(" ")
     if words:
         prompt += settings.suffix
@@ -65,32 +69,31 @@ def prompt_tokens(item: PromptInput, settings: VisIDConfig, tokenizer: Any) -> l
 
 
 def vision_positions(ids: Tensor, grid: tuple[int, int], image_token: int) -> Tensor:
-    """Rotary positions (3, L) of time, row and column, where an image's tokens have rows and columns."""
-    is_image = ids == image_token
-    start = int(is_image.nonzero()[0])
-    before = torch.arange(start).expand(3, -1)
+    """Rotary positions (3, L) of time, row and column, where an image's tokens have rows and columns.
 
+    The same as `get_rope_index` of transformers, whose arguments and results differ between versions.
+    """
     rows, columns = grid
+    start = int((ids == image_token).nonzero()[0])
+    end = start + rows * columns
     row, column = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
-    time = torch.zeros_like(row)
-    positions = torch.stack([time, row, column]).flatten(1)
-    image = start + positions
 
-    after_count = len(ids) - start - rows * columns
-    after_start = start + max(grid)
-    after_end = after_start + after_count
-    after = torch.arange(after_start, after_end).expand(3, -1)
-    return torch.cat([before, image, after], 1)
+    positions = torch.arange(len(ids)).repeat(3, 1)
+    positions[0, start:end] = start
+    positions[1, start:end] = start + row.flatten()
+    positions[2, start:end] = start + column.flatten()
+    positions[:, end:] += max(rows, columns) - rows * columns
+    return positions
 
 
 def patchify(pixels: Tensor) -> Tensor:
-    """Normalized pixels (3, H, W) as the patches of Qwen2-VL's processor, (patches, 3 * 2 * 14 * 14)."""
+    """Normalized pixels (3, H, W) as the patches of Qwen2-VL's processor, (patches, 3 * 2 * 14 * 14), differentiably.
+
+    A token's 2 x 2 patches follow each other, and a still image counts as two equal frames.
+    """
     half = STEP // 2
     _, height, width = pixels.shape
-    rows = height // STEP
-    columns = width // STEP
-    split = pixels.reshape(3, rows, 2, half, columns, 2, half)
-    patches = split.permute(1, 4, 2, 5, 0, 3, 6)
-    frames = torch.stack([patches, patches], 5)  # a still image counts as two equal frames
-    features = frames.flatten(4)
-    return features.flatten(0, 3)
+    split = pixels.view(3, height // STEP, 2, half, width // STEP, 2, half)
+    patches = split.permute(1, 4, 2, 5, 0, 3, 6)  # row and column of tokens, of patches in a token; color, pixels
+    frames = torch.stack([patches, patches], 5)
+    return frames.flatten(4).flatten(0, 3)
