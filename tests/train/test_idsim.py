@@ -406,7 +406,7 @@ def test_weights_are_fetched_and_never_random_unasked(data: Manifest, monkeypatc
     asked = []
 
     def fetch(name: str, hub: Any) -> str:
-        asked.append((name, hub.revision))
+        asked.append((name, hub["revision"]))
         raise CheckpointError("the network is switched off")
 
     monkeypatch.setattr("idmetric.metric.timm_models.pretrained_file", fetch)
