@@ -253,9 +253,7 @@ def last_tokens(model: Any, x: Tensor) -> Features:
         return prefix[:, 0], tokens, _token_grid(model, x)
     if x.device.type == "cpu":
         x = x.contiguous(memory_format=torch.channels_last)  # which makes convolutions on a CPU faster
-    [features] = model.forward_intermediates(
-        x, indices=1, norm=False, output_fmt="NCHW", intermediates_only=True
-    )
+    [features] = model.forward_intermediates(x, indices=1, norm=False, output_fmt="NCHW", intermediates_only=True)
     return features.mean((2, 3)), features.flatten(2).mT, tuple(features.shape[2:])
 
 
