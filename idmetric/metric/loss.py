@@ -37,7 +37,7 @@ from idmetric.metric.distance import check_name, distance_matrix, needs_patches,
 from idmetric.metric.embedder import Embedder, at_least_float32, opening
 from idmetric.metric.embedding import Embedding, NonFiniteError, concatenate, saved_embedding
 from idmetric.metric.fingerprint import keeps_values
-from idmetric.metric.images import Outside, check_paths, image_of_pixels, is_array, is_float, split_images
+from idmetric.metric.images import Outside, check_paths, describe, image_of_pixels, is_array, is_float, split_images
 from idmetric.metric.masks import Images, MaskId, Masks, labeled, split_masks, subject_of
 
 Reduction = Literal["mean", "sum", "none"]
@@ -251,21 +251,17 @@ class IdentityLoss(nn.Module):
                 "loss under torch.no_grad()"
             )
         losses = self._aggregated(self._distances(x, masks))
-        if self.reduction == "mean":
-            return losses.mean()
-        if self.reduction == "sum":
-            return losses.sum()
-        return losses
+        if self.reduction == "none":
+            return losses
+        return losses.mean() if self.reduction == "mean" else losses.sum()
 
     def _to_unit(self, pixels: Tensor) -> Tensor:
         """Pixels in [0, 1], float32 or better."""
-        if not isinstance(pixels, Tensor) or not pixels.is_floating_point():
-            kind = getattr(pixels, "dtype", type(pixels).__name__)
-            raise ValueError(f"pixels must be a floating tensor (B, 3, H, W), got {kind}: nothing else has a gradient")
-        if pixels.ndim != 4 or pixels.shape[1] != 3 or 0 in pixels.shape:
+        is_floating = isinstance(pixels, Tensor) and pixels.is_floating_point()
+        if not is_floating or pixels.ndim != 4 or pixels.shape[1] != 3 or not pixels.numel():
             raise ValueError(
-                f"pixels must have shape (B, 3, H, W), got {tuple(pixels.shape)}: add a missing batch dimension by "
-                "pixels[None], and decode latents first"
+                f"pixels must be a floating tensor (B, 3, H, W), got {describe(pixels)}: nothing else has a gradient; "
+                "add a missing batch dimension by pixels[None], and decode latents first"
             )
         low, high = self.value_range
         x = at_least_float32(pixels)
@@ -310,9 +306,8 @@ class IdentityLoss(nn.Module):
     def _precision(self, device: torch.device) -> AbstractContextManager[Any]:
         if self.autocast == "inherit":
             return nullcontext()
-        if self.autocast == "off":
-            return torch.autocast(device.type, enabled=False)
-        return torch.autocast(device.type, dtype=self.autocast)
+        dtype = None if self.autocast == "off" else self.autocast
+        return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None)
 
     # Pictures for the log of a training run
 
@@ -351,9 +346,14 @@ class IdentityLoss(nn.Module):
             losses = self._aggregated(distances)
         pairs = []
         for row in losses.argsort(descending=True, stable=True)[:count].tolist():
+            loss = losses[row].item()
+            picture = Image.new("RGB", (2 * _SIDE, _SIDE + _LINE), "white")
+            picture.paste(ImageOps.pad(image_of_pixels(x[row]), (_SIDE, _SIDE), color="white"))
             reference = self._thumbnails[int(distances[row].argmin())]
-            picture = _side_by_side(image_of_pixels(x[row]), reference, losses[row].item())
-            pairs.append(LoggedPair(picture, losses[row].item(), row))
+            if reference is not None:
+                picture.paste(ImageOps.pad(reference, (_SIDE, _SIDE), color="white"), (_SIDE, 0))
+            ImageDraw.Draw(picture).text((4, _SIDE + 2), f"distance {loss:.4f}; right: nearest reference", "black")
+            pairs.append(LoggedPair(picture, loss, row))
 
         if hasattr(writer, "trackers"):
             skipped = [type(tracker).__name__ for tracker in writer.trackers if not _log(tracker, pairs, step, name)]
@@ -367,27 +367,16 @@ class IdentityLoss(nn.Module):
         return pairs
 
 
-def _side_by_side(image: Image.Image, reference: Image.Image | None, loss: float) -> Image.Image:
-    """Two pictures on squares over the loss."""
-    canvas = Image.new("RGB", (2 * _SIDE, _SIDE + _LINE), "white")
-    for left, picture in ((0, image), (_SIDE, reference)):
-        if picture is not None:
-            square = ImageOps.pad(picture, (_SIDE, _SIDE), color="white")
-            canvas.paste(square, (left, 0))
-    ImageDraw.Draw(canvas).text((4, _SIDE + 2), f"distance {loss:.4f}; right: nearest reference", fill="black")
-    return canvas
-
-
 def _log(writer: Any, pairs: Sequence[LoggedPair], step: int, name: str) -> bool:
     """Give pairs to a writer by the interface that it has; False if it takes no images."""
     pictures = [pair.picture for pair in pairs]
-    board: Any = writer if hasattr(writer, "add_images") else getattr(writer, "writer", None)  # of accelerate's tracker
+    board = getattr(writer, "writer", writer)  # of accelerate's tracker
     if hasattr(board, "add_images"):  # TensorBoard's
         board.add_images(name, np.stack([np.asarray(picture) for picture in pictures]), step, dataformats="NHWC")
-    elif hasattr(writer, "log_images"):  # another of accelerate's trackers, of which two take no lists
-        is_of_one = getattr(writer, "name", "") in ("aim", "clearml")
-        values = {f"{name}/{number}": picture for number, picture in enumerate(pictures)}
-        writer.log_images(values if is_of_one else {name: pictures}, step=step)
+    elif getattr(writer, "name", "") in ("aim", "clearml"):  # accelerate's trackers that take no lists
+        writer.log_images({f"{name}/{number}": picture for number, picture in enumerate(pictures)}, step=step)
+    elif hasattr(writer, "log_images"):  # the others
+        writer.log_images({name: pictures}, step=step)
     elif type(writer).__module__.startswith("wandb") and hasattr(writer, "log"):
         images = [sys.modules["wandb"].Image(pair.picture, caption=f"distance {pair.loss:.4f}") for pair in pairs]
         writer.log({name: images}, step=step)
@@ -438,9 +427,9 @@ def _check_choice(option: str, value: Any, choices: Sequence[str]) -> None:
 def _reference_weights(weights: Sequence[float] | Tensor | None, features: Tensor) -> Tensor:
     """Weights of references that sum to 1, like their features (B, D) in device and dtype."""
     count = len(features)
-    values = torch.ones(count) if weights is None else torch.as_tensor(weights).detach().flatten()
-    if len(values) != count or not (values >= 0).all() or not 0 < values.sum() < math.inf:
+    values = torch.as_tensor([1] * count if weights is None else weights, dtype=torch.float64).detach()
+    if values.shape != (count,) or not (values >= 0).all() or not 0 < values.sum() < math.inf:
         raise ValueError(
             f"weights of references must be {count} nonnegative numbers with a positive sum, got {values.tolist()}"
         )
-    return (values.double() / values.sum()).to(features)
+    return (values / values.sum()).to(features)
