@@ -85,7 +85,7 @@ def wants_grad(images: Any) -> bool:
     return any(isinstance(image, Tensor) and image.requires_grad for image in candidates)
 
 
-def _listed(images: Any, masks: Masks) -> tuple[list[Any], list[MaskLike | None]]:
+def split_with_masks(images: Any, masks: Masks) -> tuple[list[Any], list[MaskLike | None]]:
     """Single images, or None for a text alone, and the mask of each; ValueError for none, or masks that do not fit."""
     has_texts = isinstance(images, list) and any(image is None for image in images)
     singles = images if has_texts else split_images(images)
@@ -360,7 +360,7 @@ class Embedder(nn.Module):
             )
         if batch_size < 1 or workers < 0:
             raise ValueError(f"batch_size must be at least 1, workers at least 0: got {batch_size} and {workers}")
-        singles, single_masks = _listed(images, labeled(masks, mask_id))
+        singles, single_masks = split_with_masks(images, labeled(masks, mask_id))
 
         def load(number: int) -> Any:
             return self.load(singles[number], single_masks[number], outside, None if words is None else words[number])
@@ -488,7 +488,7 @@ class Embedder(nn.Module):
             return images
         if not (torch.is_grad_enabled() and wants_grad(images)):
             return self.embed(images, masks=masks, outside=outside, patches=patches, batch_size=batch_size)
-        singles, single_masks = _listed(images, masks)
+        singles, single_masks = split_with_masks(images, masks)
         batch = [self.load(image, mask, outside) for image, mask in zip(singles, single_masks, strict=True)]
         return self.embed_prepared(batch, patches)  # at once, as the graph holds all of them anyway
 

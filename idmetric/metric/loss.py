@@ -34,11 +34,11 @@ from PIL import Image, ImageDraw, ImageOps
 from torch import Tensor, nn
 
 from idmetric.metric.distance import check_name, distance_matrix, needs_patches, self_terms
-from idmetric.metric.embedder import Embedder, at_least_float32, opening
+from idmetric.metric.embedder import Embedder, at_least_float32, opening, split_with_masks
 from idmetric.metric.embedding import Embedding, NonFiniteError, concatenate, saved_embedding
 from idmetric.metric.fingerprint import keeps_values
-from idmetric.metric.images import Outside, check_paths, describe, image_of_pixels, is_array, is_float, split_images
-from idmetric.metric.masks import Images, MaskId, Masks, labeled, split_masks, subject_of
+from idmetric.metric.images import Outside, describe, image_of_pixels, is_array, is_float
+from idmetric.metric.masks import Images, MaskId, Masks, labeled, subject_of
 
 Reduction = Literal["mean", "sum", "none"]
 Aggregate = Literal["mean", "min"]
@@ -154,25 +154,18 @@ class IdentityLoss(nn.Module):
     ) -> tuple[Embedding, list[Image.Image | None]]:
         """The references' embedding, and the small pictures that `log_images` shows: None where there is none."""
         saved = saved_embedding(references)
-        if saved is not None:
-            references = saved
         parts = []
         thumbnails: list[Image.Image | None] = []
-        if isinstance(references, Embedding):
-            parts.append(self._embed_reference(references, masks))
-            thumbnails += [None] * len(references)
+        if saved is not None:
+            parts.append(self._embed_reference(saved, masks))
+            thumbnails += [None] * len(saved)
         else:
-            images = split_images(references)  # once, as it may be an iterator
-            single_masks = split_masks(masks, images)
-            check_paths(images, single_masks)
-            for image, mask in zip(images, single_masks, strict=True):
+            for image, mask in zip(*split_with_masks(references, masks), strict=True):
                 picture = self._metric.read_image(image)  # decoded once, for the embedding and the small picture
                 is_ready = is_array(image) and is_float(image)
                 parts.append(self._embed_reference(image if is_ready else picture, mask))
                 picture.thumbnail((_SIDE, _SIDE))
                 thumbnails.append(picture)
-        if not thumbnails:
-            raise ValueError("no images: give at least one reference of the subject")
 
         embedding = concatenate(parts)
         if not embedding.finite().all():
