@@ -15,9 +15,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from idmetric.metric.embedder import Embedder, LoadedImage
 from idmetric.metric.embedding import Embedding
@@ -55,10 +54,11 @@ class Custom(Embedder):
 
     def __init__(self, name: str, model: Any) -> None:
         label = getattr(model, "label", None) or getattr(model, "model_id", None)
-        if not isinstance(label, str):
-            raise CheckpointError(f"{name} needs `label`: text that names its weights and settings, got {label!r}")
-        if not callable(getattr(model, "embed", None)):
-            raise CheckpointError(f"{name} needs `embed(images)`: PIL images to an Embedding or a tensor (N, D)")
+        if not isinstance(label, str) or not callable(getattr(model, "embed", None)):
+            raise CheckpointError(
+                f"{name} needs `label`: text that names its weights and settings, and `embed(images)`: PIL images to "
+                "an Embedding or a tensor (N, D)"
+            )
         super().__init__(name=name, revision="", image_size=(0, 0), mean=(0, 0, 0), std=(1, 1, 1))
         self._label = label
         self.model = model
@@ -88,15 +88,11 @@ class Custom(Embedder):
     def embed_prepared(self, batch: Sequence[LoadedImage], patches: bool = True) -> Embedding:
         """See `Embedder.embed_prepared`."""
         output = self.model.embed([image_of_pixels(pixels) for pixels, _ in batch])
-        features = output.cls if isinstance(output, Embedding) else output
-        if not isinstance(features, Tensor):
-            features = torch.as_tensor(np.asarray(features))
-        if features.ndim != 2 or len(features) != len(batch) or not features.is_floating_point():
+        embedding = output if isinstance(output, Embedding) else Embedding(torch.as_tensor(output))
+        if len(embedding) != len(batch) or not embedding.cls.is_floating_point():
             raise ValueError(
                 f"{self.name}.embed({len(batch)} images) must give floats of shape ({len(batch)}, D), got "
-                f"{features.dtype} of shape {tuple(features.shape)}"
+                f"{embedding.cls.dtype} of shape {tuple(embedding.cls.shape)}"
             )
-        embedding = Embedding(features.detach(), model=self._maker())
-        if patches and isinstance(output, Embedding):
-            return replace(output, cls=embedding.cls, model=embedding.model)
-        return embedding
+        embedding = replace(embedding.detach(), model=self._maker())
+        return embedding if patches else embedding.without_patches()

@@ -22,7 +22,7 @@ from idmetric.metric.checkpoints.weights import dtype_of
 from idmetric.metric.distance import distance as embedding_distance
 from idmetric.metric.distance import distance_matrix, needs_patches
 from idmetric.metric.embedding import Embedding, checked_distances, concatenate
-from idmetric.metric.files import StrPath, in_order, read_json_file, replacing
+from idmetric.metric.files import StrPath, in_order, replacing
 from idmetric.metric.fingerprint import keeps_values, weights_digest, write_counts
 from idmetric.metric.images import (
     SQUASH,
@@ -503,10 +503,8 @@ class Embedder(nn.Module):
 
         A folder and its copy on the Hub have the same: of the latter the weights are read, a second for each gigabyte.
         """
-        weights = self._revision
-        if not weights or self.has_changed():
-            weights = weights_digest(self)
-        elif self.folder is not None and len(weights) == 40:  # a commit
+        weights = self.exact_weights()
+        if self.folder is not None and len(weights) == 40:  # a commit
             files = self.folder / checkpoint.WEIGHTS, self.folder / checkpoint.CONFIG
             if all(path.is_file() for path in files):
                 weights = checkpoint.content_digest(*files)
@@ -555,6 +553,12 @@ class Embedder(nn.Module):
         self._writes = writes
         return self._has_changed
 
+    def exact_weights(self) -> str:
+        """The revision of weights that have not changed since they were named, else their hash in memory."""
+        if self._revision and not self.has_changed():
+            return self._revision
+        return weights_digest(self)
+
     def take_revision(self, revision: str | None = None) -> None:
         """Call the weights that are in memory now by this revision; None: by the one that they were loaded as."""
         if revision is not None:
@@ -593,7 +597,7 @@ class Embedder(nn.Module):
         seen = (self.image_size, self.mean, self.std, self.interpolation, self.background, self.fit)
         return {
             **self.signature(),
-            "weights": self._revision if self._revision and not self.has_changed() else weights_digest(self),
+            "weights": self.exact_weights(),
             "settings": json.dumps(self.config(), sort_keys=True, default=str),
             "seen": str(seen),
             "outside": outside or "all",
@@ -637,20 +641,14 @@ class Embedder(nn.Module):
     def _was_saved(self, folder: StrPath, revision: Callable[[Path], str]) -> None:
         """Copy the calibration beside the weights that were just saved, and call new or changed ones by the folder."""
         target = Path(folder)
-        copy_to = target / checkpoint.CALIBRATION
-        source = None if self.folder is None else self.folder / checkpoint.CALIBRATION
-        if source is None or self.has_changed() or not source.is_file():
-            copy_to.unlink(missing_ok=True)  # of other weights
+        source = None if self.folder is None or self.has_changed() else self.folder / checkpoint.CALIBRATION
+        if source is not None and source.is_file():
+            made_for = self.calibration_id()
+            same_in_target = f"{made_for.partition('@')[0]}@{revision(target)}/{self.resolution}"
+            with replacing(target / checkpoint.CALIBRATION) as path:
+                path.write_text(source.read_text("utf-8").replace(made_for, same_in_target), "utf-8")
         else:
-            try:
-                record = read_json_file(source, most=2**24)
-                if record["model"] != self.calibration_id():
-                    raise ValueError("it was made for other weights or settings")
-                record["model"] = f"{record['model'].partition('@')[0]}@{revision(target)}/{self.resolution}"
-                with replacing(copy_to) as path:
-                    path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-            except (ValueError, TypeError, KeyError, OSError) as error:
-                warnings.warn(f"the model is saved without its calibration {source}: {error}", stacklevel=3)
+            (target / checkpoint.CALIBRATION).unlink(missing_ok=True)  # of other weights
         if not self._revision or self.has_changed():
             self.take_revision(revision(target))
             self.folder = target

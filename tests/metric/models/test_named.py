@@ -361,7 +361,7 @@ def test_only_a_class_of_a_module_is_imported() -> None:
 def test_a_users_embedder_is_checked(module: str, photos: dict[str, list[Path]]) -> None:
     assert type(load(f"{module}:Own", device="cpu")).__name__ == "Own"
     for name, reason in {
-        "Nameless": "needs `label`", "Deaf": "needs `embed", "Missing": "Missing",
+        "Nameless": "label", "Deaf": "embed", "Missing": "Missing",
     }.items():  # fmt: skip
         with pytest.raises(CheckpointError, match=reason):
             load(f"{module}:{name}")
@@ -369,5 +369,5 @@ def test_a_users_embedder_is_checked(module: str, photos: dict[str, list[Path]])
         load("no_such_package.models:Net")
     with pytest.raises(CheckpointError, match="with the options"):
         load(f"{module}:Colors", device="cpu")
-    with pytest.raises(ValueError, match=r"must give floats of shape \(1, D\)"):
+    with pytest.raises(ValueError, match="shape"):
         load(f"{module}:Flat").embed(str(photos["ref"][0]))
