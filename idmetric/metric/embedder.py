@@ -595,14 +595,14 @@ class Embedder(nn.Module):
             outside: what becomes of pixels outside masks; None for whole images. mask_id: see `embed`.
         """
         seen = (self.image_size, self.mean, self.std, self.interpolation, self.background, self.fit)
-        return {
+        facts = {
             **self.signature(),
             "weights": self.exact_weights(),
             "settings": json.dumps(self.config(), sort_keys=True, default=str),
             "seen": str(seen),
             "outside": outside or "all",
-            "mask_id": str(mask_id),
         }
+        return facts if mask_id is None else {**facts, "mask_id": str(mask_id)}
 
     def config(self) -> dict[str, Any]:
         """The settings that config.json needs to rebuild this model, as plain JSON values: fields of `settings`."""
