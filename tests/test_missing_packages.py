@@ -58,7 +58,7 @@ CHECKED_BY = {
     "matching.video._decoder": "matching.video._opened",
     "matching.video._frames_of": "matching.video._opened",
     "matching.video._stream": "matching.video._opened",
-    "metric.checkpoints.pretrained._filled": "metric.visid.visid.VisIDEmbed.__init__",
+    "metric.checkpoints.pretrained.open_model": "metric.visid.visid.VisIDEmbed.__init__",
     "metric.checkpoints.pretrained.open_processor": "metric.visid.visid.VisIDEmbed.__init__",
     "metric.visid.config.VisIDConfig.size_for": "metric.visid.visid.VisIDEmbed.__init__",
     "evaluate.report.render._breaking": "evaluate.report.render.render",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections.abc import Iterator
 
 from idmetric.metric.files import StrPath, printable
@@ -53,10 +52,10 @@ def check_file(path: StrPath) -> None:
 
 @contextlib.contextmanager
 def understanding(what: StrPath) -> Iterator[None]:
-    """Name the file in a CheckpointError raised inside, and turn errors caused by unexpected values in it into one."""
+    """Name the file in a CheckpointError raised inside, and turn every other error into one."""
     try:
         yield
     except CheckpointError as error:
         raise CheckpointError(f"{os.fspath(what)}: {error}") from error
-    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RuntimeError, re.error) as error:
+    except Exception as error:  # of many kinds, for unexpected values
         raise CheckpointError(f"{os.fspath(what)!r} cannot be used: {type(error).__name__}: {error}") from error

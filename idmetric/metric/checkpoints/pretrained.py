@@ -19,7 +19,7 @@ from torch import Tensor
 from idmetric.metric.checkpoints.format import CONFIG, WEIGHTS, file_of, read_json, revision_of
 from idmetric.metric.checkpoints.released import ADAPTER_CONFIG, PROCESSOR
 from idmetric.metric.checkpoints.weights import check_finite, check_types, is_table, read_mapped, refuse
-from idmetric.metric.errors import CheckpointError
+from idmetric.metric.errors import CheckpointError, understanding
 from idmetric.metric.paths import matching
 
 FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja", "*.model")  # of a Hub repository: no code, no pickles
@@ -81,23 +81,29 @@ def open_model(
         unused: what names of tensors begin with that the file or the class may lack, as nothing here uses them.
         is_exact: whether the file may hold no other tensors.
     """
+    import transformers
+
     check_settings(folder, parts)
     stored = read_shards(weight_files(folder))
-    weights = {key: tensor for key, tensor in stored.items() if not (is_table(key) or key.startswith(tuple(unused)))}
+    weights = {key: tensor for key, tensor in stored.items() if not _may_be_absent(key, unused)}
     check_types(weights, folder)
 
-    model, report = _filled(class_name, folder, stored, dtype)
-    state = model.state_dict()
-    # tables that the class computes, such as positions, may be in older files
-    computed = {_last_part(key) for key, _ in model.named_buffers()} - {_last_part(key) for key in state}
-    if is_exact:
-        unexpected = [key for key in report["unexpected_keys"] if _last_part(key) not in computed]
-        used = {key: tensor for key, tensor in weights.items() if _last_part(key) not in computed}
-        _check_each_once(used, state, unused, folder)
-    else:
-        unexpected = []
-    check_report(report | {"unexpected_keys": unexpected}, folder, unused)
+    with understanding(folder):
+        architecture = getattr(transformers, class_name)
+        model, report = architecture.from_pretrained(
+            None,
+            config=architecture.config_class.from_pretrained(folder, **_LOCAL),
+            state_dict=dict(stored),
+            dtype=dtype or "auto",
+            ignore_mismatched_sizes=True,  # they are in the report
+            output_loading_info=True,
+            **_LOCAL,
+        )
+    check_report(report if is_exact else report | {"unexpected_keys": []}, folder, unused)
+    state = {key: tensor for key, tensor in model.state_dict().items() if not _may_be_absent(key, unused)}
     check_finite(state, folder)
+    if is_exact:
+        _check_each_once(weights, state, folder)
 
     if device is not None:
         for key, tensor in [*model.named_parameters(), *model.named_buffers()]:
@@ -106,34 +112,13 @@ def open_model(
     return model.eval()
 
 
-def _filled(class_name: str, folder: Path, state: Mapping[str, Tensor], dtype: torch.dtype | None) -> tuple[Any, Any]:
-    """A model of transformers, and its report of missing, unexpected and mismatched tensors."""
-    import transformers
-
-    architecture = getattr(transformers, class_name)
-    try:
-        return architecture.from_pretrained(  # type: ignore[no-any-return]
-            None,
-            config=architecture.config_class.from_pretrained(folder, **_LOCAL),
-            state_dict=dict(state),
-            dtype=dtype or "auto",
-            ignore_mismatched_sizes=True,  # they are in the report
-            output_loading_info=True,
-            **_LOCAL,
-        )
-    except Exception as error:  # of many kinds, for damaged files
-        raise CheckpointError(f"transformers cannot open {str(folder)!r} as {class_name}: {error!r}") from error
-
-
 def open_processor(class_name: str, folder: Path) -> Any:
     """A tokenizer or processor."""
     import transformers
 
     check_settings(folder)
-    try:
+    with understanding(folder):
         return getattr(transformers, class_name).from_pretrained(folder, **_LOCAL)
-    except Exception as error:  # of many kinds, for damaged files
-        raise CheckpointError(f"transformers cannot open {str(folder)!r} as {class_name}: {error!r}") from error
 
 
 def check_report(report: Mapping[str, Any], folder: Path, unused: Sequence[str] = ()) -> None:
@@ -141,8 +126,7 @@ def check_report(report: Mapping[str, Any], folder: Path, unused: Sequence[str] 
 
     Args:
         report: from `from_pretrained(..., output_loading_info=True)`.
-        unused: what names of tensors begin with that may be missing or unexpected. So may tables of positions, which
-            classes of transformers compute.
+        unused: see `open_model`.
     """
     faults = {
         "wrong shape": [str(fault) for fault in report["mismatched_keys"]],
@@ -150,13 +134,11 @@ def check_report(report: Mapping[str, Any], folder: Path, unused: Sequence[str] 
     }
     for fault in ("missing", "unexpected"):
         names = sorted(report[f"{fault}_keys"])
-        faults[fault] = [key for key in names if not (is_table(key) or key.startswith(tuple(unused)))]
+        faults[fault] = [key for key in names if not _may_be_absent(key, unused)]
     refuse(faults, folder)
 
 
-def _check_each_once(
-    stored: Mapping[str, Tensor], state: Mapping[str, Tensor], unused: Sequence[str], folder: Path
-) -> None:
+def _check_each_once(stored: Mapping[str, Tensor], state: Mapping[str, Tensor], folder: Path) -> None:
     """Refuse files that hold a tensor of the model by two names: transformers drops one of them without a word.
 
     The numbers are counted, as transformers renames and joins tensors. Those that the model ties may be stored by each
@@ -166,8 +148,6 @@ def _check_each_once(
     counted = set()
     for key in sorted(state, key=lambda key: key not in stored):  # stored names first
         address = state[key].data_ptr()
-        if is_table(key) or key.startswith(tuple(unused)):
-            continue
         if key in stored or address not in counted:
             room += state[key].numel()
         counted.add(address)
@@ -177,9 +157,9 @@ def _check_each_once(
         refuse({f"{surplus:,} numbers more than the model has, by two names": others or sorted(stored)}, folder)
 
 
-def _last_part(key: str) -> str:
-    """The name of a tensor in its module."""
-    return key.rpartition(".")[2]
+def _may_be_absent(key: str, unused: Sequence[str]) -> bool:
+    """Whether nothing depends on a tensor in the file: it is unused, or a table that its class computes as well."""
+    return is_table(key) or key.endswith(("inv_freq", "box_bias")) or key.startswith(tuple(unused))
 
 
 # Files

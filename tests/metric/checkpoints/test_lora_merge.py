@@ -18,19 +18,6 @@ TIMM = {
     "vit": ("vit_tiny_patch16_224", {"embed_dim": 32, "depth": 2, "num_heads": 2, "img_size": 32}, 4),
     "siglip": ("vit_base_patch16_siglip_224", {"embed_dim": 32, "depth": 2, "num_heads": 2, "img_size": 32}, 4),
     "dinov3": ("vit_small_patch16_dinov3", {"embed_dim": 48, "depth": 2, "num_heads": 3, "img_size": 32}, 4),
-    "dinov3 with qkv bias": (
-        "vit_small_patch16_dinov3_qkvb",
-        {"embed_dim": 48, "depth": 2, "num_heads": 3, "img_size": 32},
-        4,
-    ),
-    "dinov3 with swiglu": (
-        "vit_small_plus_patch16_dinov3",
-        {"embed_dim": 48, "depth": 2, "num_heads": 3, "img_size": 32},
-        5,
-    ),
-    "eva": ("eva02_tiny_patch14_224", {"embed_dim": 48, "depth": 2, "num_heads": 3, "img_size": 28}, 4),
-    "beit": ("beit_base_patch16_224", {"embed_dim": 48, "depth": 2, "num_heads": 3, "img_size": 32}, 4),
-    "dinov2": ("vit_small_patch14_dinov2", {"embed_dim": 48, "depth": 2, "num_heads": 3, "img_size": 28}, 4),
     "swin": (
         "swinv2_tiny_window8_256",
         {"embed_dim": 24, "depths": (1, 1), "num_heads": (2, 2), "img_size": 32, "window_size": 4},
@@ -68,28 +55,6 @@ def shake(module: nn.Module, seed: int = 1) -> None:
                 p.copy_(0.3 * torch.randn(p.shape, generator=generator))
 
 
-@pytest.mark.parametrize("kind", TIMM)
-def test_lora_meets_attention_and_mlp_of_all_blocks_and_every_one_matters(kind: str) -> None:
-    model = vit(kind)
-    x = picture(model)
-    with torch.no_grad():
-        before = model(x)
-    attach(model, rank=2, alpha=4, dropout=0.0)
-    with torch.no_grad():
-        assert (model(x) - before).abs().max() < 1e-5  # B is 0
-    layers = [name for name, part in model.named_modules() if hasattr(part, "lora_A")]
-    assert len(layers) == 2 * TIMM[kind][2]
-    assert all(".attn." in name or ".mlp." in name for name in layers)
-    shake(model)
-    out = model(x)
-    (out * torch.randn(out.shape, generator=torch.Generator().manual_seed(2))).sum().backward()
-    for name, p in model.named_parameters():
-        assert p.requires_grad == ("lora_" in name)
-        if p.requires_grad:
-            assert p.grad is not None, name
-            assert p.grad.abs().max() > 0, name
-
-
 def test_layers_of_the_same_names_outside_of_blocks_stay_as_they_are() -> None:
     # a plain list of endings (qkv, proj, fc1, fc2) also meets these
     model = IDSim(SMALL["dinov3"], device="cpu")
@@ -119,11 +84,19 @@ def test_the_seed_alone_decides_the_adapters() -> None:
 
 
 @pytest.mark.parametrize("kind", TIMM)
-def test_folding_equals_pefts_merge_under_the_original_names(kind: str) -> None:
+def test_all_blocks_have_adapters_that_fold_as_by_peft(kind: str) -> None:
     plain = vit(kind)
-    model = attach(copy.deepcopy(plain), rank=4, dropout=0.05)
+    x = picture(plain)
+    model = attach(copy.deepcopy(plain), rank=4, dropout=0.05).eval()
+    with torch.no_grad():
+        assert (model(x) - plain(x)).abs().max() < 1e-5  # B is 0
     shake(model)
-    model.eval()
+    out = model(x)
+    (out * torch.randn(out.shape, generator=torch.Generator().manual_seed(2))).sum().backward()
+    for name, p in model.named_parameters():
+        assert p.requires_grad == ("lora_" in name)
+        assert not p.requires_grad or (p.grad is not None and p.grad.abs().max() > 0), name
+
     state = folded_state(model)
     assert list(state) == list(plain.state_dict())
     config = peft.LoraConfig(r=4, lora_alpha=32, lora_dropout=0.05, target_modules="|".join(target_names(plain, "vit")))
@@ -131,16 +104,14 @@ def test_folding_equals_pefts_merge_under_the_original_names(kind: str) -> None:
     adapters = {name: p for name, p in model.named_parameters() if "lora_" in name}
     twin.base_model.model.load_state_dict(adapters, strict=False)
     merged = twin.merge_and_unload().state_dict()
-    changed = 0
     for name, value in state.items():
         torch.testing.assert_close(value, merged[name])
-        changed += not value.equal(plain.state_dict()[name])
-    assert changed == 2 * TIMM[kind][2]
-    x = picture(model)
+    changed = [name for name, value in state.items() if not value.equal(plain.state_dict()[name])]
+    assert len(changed) == 2 * TIMM[kind][2]
+    assert all(".attn." in name or ".mlp." in name for name in changed)
     with torch.no_grad():
-        adapted = model(x)
         plain.load_state_dict(state)
-        assert (plain(x) - adapted).abs().max() < 1e-4 * adapted.abs().max()
+        assert (plain(x) - out).abs().max() < 1e-4 * out.abs().max()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -220,10 +191,8 @@ def qwen() -> Any:
 def test_qwen_trains_and_folds() -> None:
     model = qwen()
     names = list(model.state_dict())
-    own = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
     language = target_names(model, "qwen")
     assert len(language) == 2 * 7
-    assert {name.rpartition(".")[2] for name in language} == own
     assert all(name.startswith("language_model.layers.") for name in language)
     attach(model, rank=2, dropout=0.0, targets="qwen")
     shake(model)

@@ -16,7 +16,6 @@ import torch
 from safetensors.torch import save_file
 
 from idmetric import CheckpointError, IDSim, load
-from idmetric.metric.checkpoints.released import IDSIM, find, short_name
 from idmetric.metric.idsim import IDSimConfig
 from idmetric.metric.timm_models import build, fitted, read_weights
 from idmetric.train.idsim.recipe import untrained
@@ -78,11 +77,6 @@ def agrees(folder: Path, tolerance: float = 2e-6, **options: Any) -> IDSim:
 # Meta's backbone file
 
 
-def test_metas_backbone_file_gives_the_published_order_of_operations(tmp_path: Path) -> None:
-    model = agrees(tmp_path)
-    assert model.config()["backbone"] == "vit_base_patch16_dinov3.lvd1689m"
-
-
 def test_query_and_value_biases_are_used_and_the_keys_are_not(tmp_path: Path) -> None:
     model = agrees(tmp_path, biases=1.0)
     assert model.config()["backbone"] == "vit_base_patch16_dinov3_qkvb.lvd1689m"
@@ -126,17 +120,15 @@ def test_files_that_hold_no_plain_table_of_weights_say_so(tmp_path: Path) -> Non
     adapter, trunk, _ = publish(tmp_path)
     state = torch.load(trunk, weights_only=True)
 
-    def refusal(saved: Any) -> str:
+    for saved in (
+        {f"model.{k}": v for k, v in state.items()},
+        {"teacher": state},
+        {**state, "evil": Path("x")},
+        {k: v for k, v in state.items() if "blocks.1." not in k},
+    ):
         torch.save(saved, trunk)
-        with pytest.raises(CheckpointError) as error:
+        with pytest.raises(CheckpointError, match=FILE):
             IDSim(adapter, backbone_weights=trunk, backbone_args=ARGS, device="cpu")
-        assert FILE in str(error.value)
-        return str(error.value)
-
-    assert "unexpected model.blocks" in refusal({f"model.{k}": v for k, v in state.items()})
-    assert "does not hold a table of tensors alone" in refusal({"teacher": state})
-    assert "cannot read weights" in refusal({**state, "evil": Path("x")})
-    assert "missing blocks.1." in refusal({k: v for k, v in state.items() if "blocks.1." not in k})
 
 
 # Adapters
@@ -159,7 +151,7 @@ def test_another_kind_of_adapter_is_refused_by_the_file_that_says_so(setting: di
     adapter, trunk, _ = publish(tmp_path)
     file = adapter / "adapter_config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **setting}))
-    with pytest.raises(CheckpointError, match=r"adapter_config\.json: .*merge it with peft"):
+    with pytest.raises(CheckpointError, match=r"adapter_config\.json"):
         IDSim(adapter, backbone_weights=trunk, backbone_args=ARGS, device="cpu")
 
 
@@ -183,18 +175,3 @@ def test_trained_biases_and_whole_modules_are_read(options: dict[str, Any], tmp_
                     assert "bias" in name or "modules_to_save" in name
 
     agrees(tmp_path, change=train, **options)
-
-
-# Names and places
-
-
-def test_the_releases_own_names_and_arguments_are_taken(tmp_path: Path) -> None:
-    adapter, trunk, wrapped = publish(tmp_path)
-    x = torch.rand(1, 3, SIZE, SIZE)
-    with torch.no_grad():
-        expected = wrapped(x)[0]
-    model = IDSim(str(adapter), backbone_weights=trunk, backbone_args=ARGS, device="cpu")
-    assert (model(x).cls - expected).abs().max() < 2e-6
-    assert model.revision == IDSim(adapter, backbone_weights=trunk, backbone_args=ARGS, device="cpu").revision
-    assert short_name("dinov3_vitb16_cls_patch") == "dinov3_vitb16"
-    assert find("dinov3_vitb16_cls_patch", IDSIM) is IDSIM["dinov3_vitb16"]

@@ -11,14 +11,12 @@ import timm
 import torch
 from PIL import Image
 from safetensors.torch import load_file
-from torch import Tensor
 
 from idmetric import CheckpointError, IDSim, load
-from idmetric.metric.checkpoints import released
 from idmetric.metric.idsim_release import read_head
 from tests import published
 from tests.conftest import SMALL
-from tests.published import IMAGENET, Head, PublishedIDSim, distances, preprocess, randomize, shape_of, unit
+from tests.published import PublishedIDSim, distances, preprocess, shape_of
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "dinov3_vitl16": {"depth": 3, "embed_dim": 64, "num_heads": 4},
@@ -132,92 +130,8 @@ def test_the_release_is_recognised_and_saved_in_our_format(tmp_path: Path) -> No
     x, y = torch.rand(1, 3, 50, 50), torch.rand(1, 3, 50, 50)
     assert load(tmp_path / "ours", device="cpu")(x, y, "joint").equal(model(x, y, "joint"))
     (renamed / "mlp_patch.pth").unlink()
-    with pytest.raises(CheckpointError, match=r"no mlp_patch\.pth"):
+    with pytest.raises(CheckpointError, match=r"mlp_patch\.pth"):
         IDSim(renamed, variant="dinov3_vitb16", **options)
-
-
-# Against transformers
-
-RENAMED: dict[str, dict[str, str]] = {
-    "dinov3": {"norm1": "norm1", "norm2": "norm2", "attn.proj": "attention.o_proj", "mlp.fc1": "mlp.up_proj",
-               "mlp.fc2": "mlp.down_proj"},
-    "dinov2": {"norm1": "norm1", "norm2": "norm2", "attn.proj": "attention.o_proj", "mlp.fc1": "mlp.fc1",
-               "mlp.fc2": "mlp.fc2"},
-}  # fmt: skip
-
-
-def as_transformers(family: str, state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """timm's weights under the names transformers gives them."""
-    layers = {"dinov3": "model.layer", "dinov2": "encoder.layer"}[family]
-    final = {"dinov3": "norm", "dinov2": "layernorm"}[family]
-    patch = {"dinov3": "embeddings.patch_embeddings", "dinov2": "embeddings.patch_embeddings.projection"}[family]
-    found: dict[str, Tensor] = {}
-    for key, value in state.items():
-        if not key.startswith("blocks."):
-            name = {"cls_token": "embeddings.cls_token", "reg_token": "embeddings.register_tokens",
-                    "pos_embed": "embeddings.position_embeddings"}.get(key, key)  # fmt: skip
-            name = name.replace("patch_embed.proj", patch)
-            found[f"{final}.{name[5:]}" if name.startswith("norm.") else name] = value
-            continue
-        _, number, rest = key.split(".", 2)
-        start = f"{layers}.{number}."
-        if rest in ("gamma_1", "gamma_2", "ls1.gamma", "ls2.gamma"):
-            found[f"{start}layer_scale{1 if '1' in rest else 2}.lambda1"] = value
-        elif rest.startswith("attn.qkv."):
-            for part, own in zip("qkv", value.chunk(3), strict=True):
-                found[f"{start}attention.{part}_proj.{rest[9:]}"] = own
-        else:
-            module, _, kind = rest.rpartition(".")
-            found[f"{start}{RENAMED[family][module]}.{kind}"] = value
-    return found
-
-
-@pytest.mark.parametrize("variant", sorted(VARIANTS))
-def test_the_trunk_is_that_of_transformers(variant: str) -> None:
-    transformers = pytest.importorskip("transformers", minversion="5.0")
-    family, shape = variant[:6], VARIANTS[variant]
-    args = {"hidden_size": shape["embed_dim"], "num_hidden_layers": shape["depth"], "image_size": 448,
-            "num_attention_heads": shape["num_heads"]}  # fmt: skip
-    model = IDSim(released_config(variant, hidden=16), device="cpu")  # new; its preprocessing is the release's
-    torch.manual_seed(0)
-    randomize(model)
-    if family == "dinov3":
-        settings = {"num_register_tokens": 4, "key_bias": False, "query_bias": False, "value_bias": False}
-        config = transformers.DINOv3ViTConfig(
-            **args, **settings, patch_size=16, intermediate_size=4 * shape["embed_dim"]
-        )
-        other = transformers.DINOv3ViTModel(config)
-        periods = 1 / other.rope_embeddings.inv_freq
-        other.rope_embeddings.inv_freq = 1 / periods.bfloat16().float()  # Meta's are stored so
-        blocks = other.model.layer
-    else:
-        other = transformers.Dinov2Model(transformers.Dinov2Config(**args, patch_size=14, mlp_ratio=4))
-        blocks = other.encoder.layer
-    missing, extra = other.load_state_dict(as_transformers(family, model.backbone.state_dict()), strict=False)
-    assert set(missing) <= {"embeddings.mask_token"}
-    assert not extra
-    heads = {name: Head(shape["embed_dim"], 16) for name in ("mlp_cls", "mlp_patch")}
-    for name, head in heads.items():
-        head.load_state_dict(getattr(model, name).state_dict())
-    seen: list[Any] = []
-    blocks[-1].register_forward_hook(lambda module, inputs, out: seen.append(out))
-    x = torch.rand(1, 3, 448, 448)
-    mean, std = (torch.tensor(value).view(3, 1, 1) for value in IMAGENET)
-    with torch.no_grad():
-        other.eval()((x - mean) / std)
-        hidden = seen[0][0] if isinstance(seen[0], tuple) else seen[0]
-        prefix = 5 if family == "dinov3" else 1
-        cls, patches = unit(heads["mlp_cls"](hidden[:, 0])), unit(heads["mlp_patch"](hidden[:, prefix:]))
-    found = model(x)
-    assert found.patches is not None
-    assert (found.cls - cls).abs().max() <= 1e-5
-    assert (found.patches - patches).abs().max() <= 1e-5
-
-
-def released_config(variant: str, hidden: int) -> Any:
-    from idmetric.metric.idsim import IDSimConfig
-
-    return IDSimConfig(released.IDSIM[variant].backbone, hidden=hidden, backbone_args=VARIANTS[variant])
 
 
 def test_heads_are_read_without_running_code(tmp_path: Path) -> None:
@@ -226,7 +140,7 @@ def test_heads_are_read_without_running_code(tmp_path: Path) -> None:
             return (Path.touch, (tmp_path / "ran",))
 
     torch.save({"fc1.weight": Evil()}, tmp_path / "mlp_cls.pth")
-    with pytest.raises(CheckpointError, match="cannot read weights"):
+    with pytest.raises(CheckpointError, match=r"mlp_cls\.pth"):
         read_head(tmp_path / "mlp_cls.pth", {})
     assert not (tmp_path / "ran").exists()
     for damaged in (b"", b"(((.", b"]q\x00q", b"\x80\x02}q\x00K", b"PK\x03\x04"):
@@ -234,7 +148,7 @@ def test_heads_are_read_without_running_code(tmp_path: Path) -> None:
         with pytest.raises(CheckpointError, match=r"mlp_cls\.pth"):
             read_head(tmp_path / "mlp_cls.pth", {})
     torch.save({"ln.weight": torch.ones(3)}, tmp_path / "mlp_cls.pth")
-    with pytest.raises(CheckpointError, match=r"mlp_cls\.pth: not an ID-Sim head"):
+    with pytest.raises(CheckpointError, match=r"mlp_cls\.pth.*fc1"):
         read_head(tmp_path / "mlp_cls.pth", {})
 
 

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from idmetric import CheckpointError, IDSim, VisIDEmbed, load
+from idmetric import CheckpointError, VisIDEmbed, load
 from idmetric.evaluate.protocols.common.dual_encoder import DualEncoder
 from idmetric.metric.checkpoints.pretrained import folder_revision
 from idmetric.metric.checkpoints.weights import SCALE
@@ -90,26 +90,25 @@ def test_a_tensor_of_another_type_value_or_shape_is_refused(name: str, copy: Cop
     refusal(loader, folder)
 
 
-@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.float32], ids=str)
-def test_tables_that_the_class_computes_may_be_in_the_file(dtype: torch.dtype, copy: Copy) -> None:
-    """As older files of CLIP hold their positions, and those of SAM 3 the frequencies of its rotary angles."""
-    loader, folder = copy("dual")
+@pytest.mark.parametrize(
+    ("name", "key", "table"),
+    [
+        ("dual", "text_model.embeddings.position_ids", torch.arange(12)[None]),
+        ("dual", "text_model.embeddings.position_ids", torch.arange(12.0)[None]),
+        ("VisID", "visual.rotary_pos_emb.inv_freq", torch.ones(4)),
+    ],
+)
+def test_tables_that_the_class_computes_may_be_in_the_file(name: str, key: str, table: Tensor, copy: Copy) -> None:
+    """As in files of older versions of transformers."""
+    loader, folder = copy(name)
     expected = numbers_of(loader, folder)
-    change(folder, "text_model.embeddings.position_ids", torch.arange(12, dtype=dtype)[None])
+    change(folder, key, table)
     assert numbers_of(loader, folder).equal(expected)
-
-    change(folder, "text_model.embeddings.positions", torch.arange(12, dtype=dtype)[None])
+    change(folder, f"{key}.more", table)
     refusal(loader, folder)
 
 
-def test_frequencies_that_the_class_computes_may_be_in_the_file(copy: Copy) -> None:
-    loader, folder = copy("VisID")
-    expected = numbers_of(loader, folder)
-    change(folder, "visual.rotary_pos_emb.inv_freq", torch.ones(4))
-    assert numbers_of(loader, folder).equal(expected)
-
-
-@pytest.mark.parametrize("name", ["owlv2", "sam2", "PerSAM", "dual"])
+@pytest.mark.parametrize("name", ["owlv2", "PerSAM"])
 def test_models_of_half_precision_open_in_float32(name: str, copy: Copy) -> None:
     """Their numbers are those of the same weights stored in float32."""
     loader, folder = copy(name)
@@ -136,40 +135,22 @@ def test_each_file_of_the_release_is_checked_before_it_is_merged(file: str, tmp_
             load(adapter, backbone_weights=trunk, backbone_args=VARIANTS["dinov3_vitb16"], device="cpu")
 
 
-@pytest.mark.parametrize(
-    "opened",
-    [
-        ("IDSim", lambda folder: IDSim(folder, device="cpu", dtype=torch.float16)),
-        ("dual", lambda folder: DualEncoder(str(folder), device="cpu", dtype=torch.float16)),
-        ("VisID", lambda folder: VisIDEmbed(folder, device="cpu", dtype=torch.float16)),
-    ],
-    ids=lambda opened: opened[0],
-)
-def test_float32_beyond_float16_is_refused_in_float16_alone(
-    opened: tuple[str, Callable[[Path], Any]], copy: Copy
-) -> None:
-    name, open_in_half = opened
-    loader, folder = copy(name)
+@pytest.mark.parametrize("kind", [DualEncoder, VisIDEmbed])
+def test_float32_beyond_float16_is_refused_in_float16_alone(kind: Any, copy: Copy) -> None:
+    loader, folder = copy("dual" if kind is DualEncoder else "VisID")
     state = load_file(folder / WEIGHTS)
     key = used_tensor(loader, state)
     state[key].view(-1)[0] = 3e38
     change(folder, key, state[key])
     with pytest.raises(CheckpointError, match="float16"):
-        open_in_half(folder)
+        kind(str(folder), device="cpu", dtype=torch.float16)
 
 
-# Two names
-
-
-# Names of two releases, that transformers maps to one tensor
+# names of two releases, that transformers maps to one tensor
 TWO_NAMES = {
     "VisID": ("model.layers.1.self_attn.q_proj.weight", "model.language_model.layers.1.self_attn.q_proj.weight"),
     "dual": ("text_model.encoder.layers.1.mlp.fc1.weight", "clip.text_model.encoder.layers.1.mlp.fc1.weight"),
     "sam3": ("detr_decoder.layers.0.mlp.fc1.weight", "detector_model.detr_decoder.layers.0.mlp.fc1.weight"),
-    "PerSAM": (
-        "mask_decoder.transformer.layers.0.mlp.lin1.weight",
-        "sam.mask_decoder.transformer.layers.0.mlp.lin1.weight",
-    ),
 }
 
 
@@ -306,15 +287,12 @@ def set_in(path: Path, place: str, setting: str, value: Any) -> None:
 
 SETTINGS: list[tuple[str, Any]] = [
     ("_attn_implementation", "owner/kernel"),
-    ("attn_implementation", "flash_attention_2"),
     ("attn_implementation", {"text_config": "owner/kernel"}),
     ("experts_implementation", "owner/kernel"),
     ("auto_map", {"AutoModel": "owner/code--modeling.Model"}),
     ("custom_pipelines", {"x": {"impl": "code.Pipeline"}}),
     ("quantization_config", {"quant_method": "gptq", "bits": 4}),
-    ("fusion_config", {"x": True}),
     ("use_timm_backbone", True),
-    ("use_pretrained_backbone", True),
     ("backbone", "hf-hub:owner/name"),
     ("backbone_config", {"model_type": "timm_backbone", "backbone": None}),
     ("configuration_files", ["config.1.0.0.json"]),
@@ -328,24 +306,22 @@ def test_a_config_that_would_fetch_or_import_is_refused(
 ) -> None:
     loader, folder = copy("dual")
     monkeypatch.setattr("transformers.CLIPModel.from_pretrained", lambda *_, **__: pytest.fail("it was opened"))
+    original = (folder / "config.json").read_text()
     for place in ("", "text_config"):
         set_in(folder / "config.json", place, setting, value)
         assert "config.json" in refusal(loader, folder)
-        config = json.loads((folder / "config.json").read_text())
-        (config[place] if place else config).pop(setting)
-        (folder / "config.json").write_text(json.dumps(config))
+        (folder / "config.json").write_text(original)
 
 
 @pytest.mark.parametrize("name", WHOLE)
-def test_every_loader_refuses_kernels_code_and_adapters(name: str, copy: Copy) -> None:
+def test_every_loader_refuses_code_adapters_and_other_kinds(name: str, copy: Copy) -> None:
     loader, folder = copy(name)
     original = (folder / "config.json").read_text()
-    for setting, value in (("_attn_implementation", "owner/kernel"), ("auto_map", {"AutoModel": "code.Model"})):
+    for setting, value in (("_attn_implementation", "owner/kernel"), ("model_type", "vit")):
         set_in(folder / "config.json", "", setting, value)
-        assert setting in refusal(loader, folder)
+        assert value in refusal(loader, folder)
         (folder / "config.json").write_text(original)
-    adapter = {"peft_type": "LORA", "base_model_name_or_path": "owner/base"}
-    (folder / "adapter_config.json").write_text(json.dumps(adapter))
+    (folder / "adapter_config.json").write_text('{"peft_type": "LORA", "base_model_name_or_path": "owner/base"}')
     assert "adapter_config.json" in refusal(loader, folder)
 
 
@@ -360,17 +336,7 @@ def test_every_loader_refuses_kernels_code_and_adapters(name: str, copy: Copy) -
 )
 def test_settings_of_tokenizers_and_processors_bring_no_code(file: str, setting: str, value: Any, copy: Copy) -> None:
     loader, folder = copy("dual")
-    path = folder / file
-    if not path.is_file():
-        path.write_text("{}")
-    set_in(path, "", setting, value)
-    message = refusal(loader, folder)
-    assert file in message
-    assert setting in message
-
-
-@pytest.mark.parametrize("name", WHOLE)
-def test_a_config_of_another_kind_is_refused(name: str, copy: Copy) -> None:
-    loader, folder = copy(name)
-    set_in(folder / "config.json", "", "model_type", "vit")
-    assert "'vit'" in refusal(loader, folder)
+    if not (folder / file).is_file():
+        (folder / file).write_text("{}")
+    set_in(folder / file, "", setting, value)
+    assert file in refusal(loader, folder)
