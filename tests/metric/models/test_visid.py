@@ -307,7 +307,7 @@ def test_folders_that_are_no_qwen(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="'llama'"):
         VisIDEmbed(tmp_path)
     (tmp_path / "config.json").write_text((folder / "config.json").read_text())
-    with pytest.raises(CheckpointError, match="ImageProcessor"):
+    with pytest.raises(CheckpointError, match="image processor"):
         VisIDEmbed(tmp_path)
     (tmp_path / "preprocessor_config.json").write_text((folder / "preprocessor_config.json").read_text())
     with pytest.raises(CheckpointError, match="safetensors"):
