@@ -80,36 +80,40 @@ def test_what_does_not_exist_is_named(hub: HubServer, tmp_path: Path) -> None:
         resolve("nothing", FILES)
 
 
-@pytest.mark.parametrize("place", ["file", "file/cache", "full", "package"])
-def test_a_fault_of_this_machine_is_not_blamed_on_the_network(
+@pytest.mark.parametrize("place", ["cache", "home"])
+def test_a_folder_that_is_a_file_is_named(
     place: str, hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "file").write_text("")
-    faults = {
-        "full": OSError(28, "No space left on device"),
-        "package": ImportError("No space left: the 'socksio' package is not installed"),
-    }
-    if place in faults:
-
-        def fails(*_: object, **__: object) -> str:
-            raise faults[place]
-
-        monkeypatch.setattr("huggingface_hub.snapshot_download", fails)
-    message = message_of("owner/model", cache_dir=str(tmp_path / place))
-    assert "No space left" in message if place in faults else str(tmp_path / "file") in message
-    assert "did not answer" not in message
+    """As cache_dir, or as HF_HOME, in which the folders of the cache and of the token lie."""
+    file = tmp_path / place
+    file.write_text("")
+    if place == "home":
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(file / "hub"))
+        monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(file / "token"))
+    message = message_of("owner/model", cache_dir=str(file) if place == "cache" else None)
+    assert str(file) in message
+    assert "did not" not in message
 
 
-def test_a_cache_folder_that_is_a_file_is_named(
-    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "fault",
+    [
+        OSError(28, "No space left on device"),
+        PermissionError(13, "Permission denied", "/cache/models"),
+        ImportError("the 'socksio' package is not installed"),
+    ],
+    ids=lambda fault: type(fault).__name__,
+)
+def test_a_fault_of_this_machine_keeps_its_words(
+    fault: Exception, hub: HubServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As with HF_HOME set to a file: the folders of the cache and of the token lie in it."""
-    (tmp_path / "home").write_text("")
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "home" / "hub"))
-    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "home" / "token"))
+    def fails(*_: object, **__: object) -> str:
+        raise fault
+
+    monkeypatch.setattr("huggingface_hub.file_download.http_get", fails)
     message = message_of("owner/model")
-    assert str(tmp_path / "home") in message
-    assert "did not answer" not in message
+    assert str(fault) in message
+    assert "did not" not in message
 
 
 def test_without_a_network_one_sentence_at_once_and_no_other_model(

@@ -9,9 +9,7 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from idmetric import IDSim
 from idmetric.train.lora import attach, folded, target_names
-from tests.conftest import SMALL
 
 # name, arguments, linear layers of a block
 TIMM = {
@@ -53,20 +51,6 @@ def shake(module: nn.Module, seed: int = 1) -> None:
         for name, p in module.named_parameters():
             if "lora_" in name:
                 p.copy_(0.3 * torch.randn(p.shape, generator=generator))
-
-
-def test_layers_of_the_same_names_outside_of_blocks_stay_as_they_are() -> None:
-    # a plain list of endings (qkv, proj, fc1, fc2) also meets these
-    model = IDSim(SMALL["dinov3"], device="cpu")
-    attach(model)
-    touched = [name for name, part in model.named_modules() if hasattr(part, "lora_A")]
-    assert len(touched) == 8
-    assert all(name.startswith("backbone.blocks.") for name in touched)
-    assert type(model.backbone.patch_embed.proj) is nn.Conv2d
-    assert type(model.mlp_cls.fc1) is nn.Linear
-    siglip = attach(vit("siglip"))
-    assert type(siglip.attn_pool.mlp.fc1) is nn.Linear  # type: ignore[union-attr]
-    assert type(siglip.attn_pool.proj) is nn.Linear  # type: ignore[union-attr]
 
 
 def test_the_seed_alone_decides_the_adapters() -> None:

@@ -198,17 +198,6 @@ def test_scales_of_int8_belong_to_an_int8_tensor_of_their_length(copy: Copy) -> 
         assert min(changes).removesuffix(SCALE) in refusal(loader, folder)
 
 
-@pytest.mark.parametrize("name", ["Backbone", "NearID", "VisID"])
-def test_int8_with_scales_is_for_our_own_folders_alone(name: str, copy: Copy) -> None:
-    loader, folder = copy(name)
-    state = load_file(folder / WEIGHTS)
-    key = used_tensor(loader, state)
-    state[key + SCALE] = torch.ones(len(state[key]), dtype=state[key].dtype)
-    state[key] = state[key].to(torch.int8)
-    save_file(state, folder / WEIGHTS, {"format": "pt"})
-    assert key in refusal(loader, folder)
-
-
 # Shards
 
 
