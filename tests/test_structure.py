@@ -40,8 +40,6 @@ PARTS = (
     "files",
     "errors",
     "paths",
-    "resampling",
-    "pixels",
     "images",
     "ties",
     "masks",
@@ -79,14 +77,13 @@ LATE = {
     "metric.cosine": "torch",
     "metric.idsim_release": "a received format: released checkpoints",
     "metric.load": "the names of released checkpoints, beside which a folder's is told apart",
-    "metric.pixels": "torch",
     "metric.sinkhorn": "torch",
     "metric.timm_models": "timm",
 }
 
 # the twenty-minute path, from the vectors of an image to the command: read in this order
 PATH = {
-    "metric/images.py": 1200,
+    "metric/images.py": 900,
     "metric/embedding.py": 320,
     "metric/distance.py": 200,
     "metric/embedder.py": 860,

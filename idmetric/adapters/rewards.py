@@ -30,7 +30,15 @@ from idmetric.metric.distance import check_name, needs_patches
 from idmetric.metric.embedder import Embedder
 from idmetric.metric.embedding import Embedding, concatenate, saved_embedding
 from idmetric.metric.errors import RequestError
-from idmetric.metric.images import ImageLike, is_array, is_image_like, is_single, small_picture, split_images, to_image
+from idmetric.metric.images import (
+    ImageLike,
+    is_array,
+    is_image_like,
+    is_single,
+    read_image,
+    small_picture,
+    split_images,
+)
 from idmetric.metric.masks import Images
 from idmetric.scoring.calibration import Calibration, calibration_of
 from idmetric.scoring.copies import Print, compare, take_print
@@ -229,7 +237,7 @@ def _copied(
             if region == UNASSIGNED:
                 continue
             piece = Cut().cut(picture, found.table.regions[time][region]).pixels
-            piece_print = take_print(small_picture(to_image(piece, None)))
+            piece_print = take_print(small_picture(read_image(piece)))
             if any(compare(reference, piece_print).found for reference in prints[number]):
                 yield time, number
 

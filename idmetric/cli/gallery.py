@@ -34,7 +34,7 @@ from idmetric.cli.command import (
 from idmetric.cli.options import add_shared, check_model, load_options, parse_mask_id
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files import Progress, need
-from idmetric.metric.paths import exists, is_image, listed, matches, walk
+from idmetric.metric.paths import is_image, listed, matches, walk
 from idmetric.scoring.limits import Limit
 from idmetric.tables import aligned, four
 
@@ -261,7 +261,7 @@ def _check(args: Namespace) -> None:
     except RequestError as error:
         raise CommandError(str(error), WRONG_USAGE) from error
     for path in [*args.sources, *args.images]:
-        if not exists(path):
+        if not os.path.exists(path):
             raise CommandError(f"there is no {path!r}", WRONG_USAGE)
     if args.model:
         check_model(args.model)

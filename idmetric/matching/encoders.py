@@ -14,7 +14,7 @@ from idmetric.metric.distance import distance_matrix, needs_patches
 from idmetric.metric.embedder import Embedder
 from idmetric.metric.embedding import Embedding
 from idmetric.metric.errors import RequestError
-from idmetric.metric.images import to_image
+from idmetric.metric.images import read_image
 from idmetric.stream import ImageModel, PlainModel
 
 # N RGB images -> an array or tensor (N, D), or a list of N vectors (D,); NaN or None where it sees nothing, as no face
@@ -79,7 +79,7 @@ class FunctionModel(PlainModel):
 
     def prepare(self, picture: Any, cover: Tensor | None, words: str | None) -> Image.Image:
         """See `PlainModel.prepare`. The function sees the region's pixels alone, not its mask."""
-        return to_image(picture, None) if isinstance(picture, Tensor) else picture
+        return read_image(picture) if isinstance(picture, Tensor) else picture
 
     def embed_prepared(self, batch: Sequence[Image.Image], patches: bool = True) -> Embedding:
         """See `PlainModel.embed_prepared`."""

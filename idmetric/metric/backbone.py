@@ -19,10 +19,9 @@ from idmetric.metric.checkpoints.weights import load_state
 from idmetric.metric.embedder import Embedder, opening
 from idmetric.metric.errors import CheckpointError, understanding
 from idmetric.metric.files import StrPath
-from idmetric.metric.images import CROPS, WHITE, Color, Fit, Resize
+from idmetric.metric.images import CROPS, WHITE, Color, Fit, Resize, check_interpolation
 from idmetric.metric.load import known
 from idmetric.metric.named import NAMED
-from idmetric.metric.resampling import check_interpolation
 from idmetric.metric.timm_models import (
     Features,
     Pool,

@@ -42,12 +42,12 @@ from idmetric.metric.images import (
     is_float,
     naming,
     picture_pixels,
+    place,
     read_image,
     split_images,
 )
 from idmetric.metric.masks import Images, MaskLike, Masks, cut_out, labeled, split_masks
 from idmetric.metric.paths import check_partners
-from idmetric.metric.pixels import place
 from idmetric.version import __version__
 
 if TYPE_CHECKING:

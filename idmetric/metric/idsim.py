@@ -27,8 +27,7 @@ from idmetric.metric.embedder import Embedder, opening
 from idmetric.metric.errors import CheckpointError, understanding
 from idmetric.metric.files import StrPath
 from idmetric.metric.idsim_config import IDSimConfig
-from idmetric.metric.images import WHITE, Color, Preprocessing
-from idmetric.metric.pixels import resize_antialiased
+from idmetric.metric.images import WHITE, Color, Preprocessing, resize_antialiased
 from idmetric.metric.tiny.trunk import LiteTrunk, joined_tokens
 
 __all__ = ["TINY", "Head", "IDSim", "IDSimConfig", "center_and_normalize"]

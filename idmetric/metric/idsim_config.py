@@ -7,8 +7,7 @@ from typing import Any, Literal
 
 from idmetric.metric.checkpoints.config import MOST_SIDE
 from idmetric.metric.files import shown
-from idmetric.metric.images import Preprocessing
-from idmetric.metric.resampling import check_interpolation
+from idmetric.metric.images import Preprocessing, check_interpolation
 from idmetric.metric.tiny.trunk import SCALES
 
 

@@ -1,12 +1,13 @@
 """Images of any kind to RGB pixels in [0, 1]; masks are read by `idmetric.metric.masks`.
 
-Files and 8-bit images are resized by Pillow on 8-bit values (as torchvision's `Resize` does with PIL images); float
-tensors and arrays by torch's antialiased interpolation, differentiably. The two agree to well under 1/255 on photos.
+There are two readers. `open_image` decodes files, bytes and PIL images, and takes arrays of integers; `float_pixels`
+takes float tensors and arrays, and keeps their graph. 8-bit images are resized by Pillow on 8-bit values (as
+torchvision's `Resize` does with PIL images); floats by torch's antialiased interpolation, differentiably. The two agree
+to well under 1/255 on photos.
 
-EXIF orientation is applied, transparency is composited on a background (white by default), 16-bit values are
-scaled rather than clipped; `preprocessing="release"` does none of this (see `released_rgb`). ICC profiles are not
-applied. Addresses (URLs) are not fetched. Damaged files are refused whatever Pillow's `LOAD_TRUNCATED_IMAGES` says:
-it is off while an image is decoded.
+EXIF orientation is applied, transparency is composited on a background (white by default), 16-bit values are scaled
+rather than clipped; `preprocessing="release"` does none of this. ICC profiles are not applied. Addresses (URLs) are not
+fetched. Damaged files are refused, whatever Pillow's `LOAD_TRUNCATED_IMAGES` says.
 """
 
 from __future__ import annotations
@@ -20,50 +21,62 @@ import stat
 import sys
 import threading
 import warnings
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NoReturn, TypedDict, TypeGuard, Union, Unpack, get_args
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NoReturn, TypedDict, Union, Unpack, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import ExifTags, Image, ImageFile, ImageOps, PngImagePlugin, TiffImagePlugin, UnidentifiedImageError
+from PIL import (
+    ExifTags,
+    Image,
+    ImageColor,
+    ImageFile,
+    ImageOps,
+    PngImagePlugin,
+    TiffImagePlugin,
+    UnidentifiedImageError,
+)
 
-from idmetric.metric import paths as inputs
+from idmetric.metric import paths
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files import StrPath, read_bytes
-from idmetric.metric.paths import ABSENT, RAW_ENDINGS, VIDEO_ENDINGS, is_address, is_embedding_file, names_several
-from idmetric.metric.resampling import RESAMPLE, Sides, check_interpolation
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
     from torch import Tensor
     from typing_extensions import TypeIs
 
-
-# The kinds of images and mask labels that are read, how messages name them, and the errors of reading them.
-
-# str: a path; where several images are asked for, also a folder or a pattern (`images.paths`). Mappings: images as
-# `datasets` stores them, {"bytes": ..., "path": ...}. File objects are
-# read from where they stand to their end, and left open.
+# str: a path; where several images are asked for, also a folder or a pattern (`paths.listed`). Mappings: images as
+# `datasets` stores them, {"bytes": ..., "path": ...}. File objects are read from where they stand to their end.
 # Arrays: (H, W) or (H, W, C), tensors: (C, H, W), with C = 1, 2 (gray and alpha), 3 or 4; bool, uint8, uint16, or
 # floats in [0, 1]. Where several images are asked for, tensors (B, C, H, W) and arrays (B, H, W, C) count as B images.
 ImageLike = Union[str, os.PathLike[str], bytes, BinaryIO, Image.Image, "NDArray[Any]", "Tensor", Mapping[str, Any]]
-Picture = Union[Image.Image, "Tensor"]  # a decoded RGB image, or pixels (3, H, W) in [0, 1]
+Picture = Union[Image.Image, "Tensor"]  # a decoded RGB image, or float pixels (3, H, W) in [0, 1]
+Array = NDArray[Any]
 Color = tuple[int, int, int]
+Sides = tuple[int, int]  # height and width
+Size = Sides | Callable[[int, int], Sides]  # (height, width), or a function from an image's own
 MaskId = int | str  # of several subjects in a mask one: an index or a value, or a color "#rrggbb"
 Outside = Literal["black", "white", "crop", "keep"]  # what becomes of the pixels outside a mask
-Preprocessing = Literal["standard", "release"]  # how files and PIL images become RGB: as above, or by `released_rgb`
+Preprocessing = Literal["standard", "release"]  # how files and PIL images become RGB: see `read_image`
 WHITE: Color = (255, 255, 255)
+RESAMPLE = {
+    "bicubic": Image.Resampling.BICUBIC,
+    "bilinear": Image.Resampling.BILINEAR,
+    "lanczos": Image.Resampling.LANCZOS,
+}
+
+# Left out are formats that Pillow decodes pixel by pixel in Python (FITS, QOI, SGI, ...: a file of kilobytes can take
+# minutes) or has another program draw (EPS, WMF). HEIF needs its plugin, pillow-heif.
+_FORMATS = "PNG JPEG MPO WEBP TIFF GIF BMP DIB PPM JPEG2000 AVIF HEIF TGA ICO PSD"
+IMAGE_FORMATS = tuple(_FORMATS.split())
 # Where Pillow by default refuses to open an image; about 13,000 x 13,000 pixels, 0.5 GB once decoded.
 MAX_PIXELS = 178_956_970
 MAX_SIDE = 1_000_000  # Pillow takes 50 bytes for each pixel of a side while it resizes an image
-STORED = "stored_orientation"  # in a decoded image's `info`: the EXIF orientation that its file was stored in
-NAME = "image_name"  # in a decoded image's `info`: the name of its file in messages
-CUT = "cut_to_8_bits"  # in a decoded image's `info`: the file has 16 bits a channel, of which Pillow keeps the upper 8
-TOO_LARGE = "it does not fit in memory: make it smaller"
-SLACK = 1e-4  # float rounding beyond [0, 1] that is not worth an error
+_MAX_TEXT = 2**24  # bytes of a compressed text in a PNG, such as a workflow
+STORED = "stored_orientation"  # in a decoded image's `info`: the EXIF orientation that its file was stored in, or None
+SIZE = 96  # side of the small pictures in which copies of an image are found
 
 
 class ImageReadError(ValueError):
@@ -71,29 +84,19 @@ class ImageReadError(ValueError):
 
     Attributes:
         source: its name. reason: why it cannot be used, and what to do.
-        has_several_labels: it is a mask with several labels, of which none was chosen.
     """
 
-    def __init__(self, source: str, reason: str, has_several_labels: bool = False) -> None:
-        super().__init__(source, reason, has_several_labels)  # the arguments, by which data-loader workers send it
+    def __init__(self, source: str, reason: str) -> None:
+        super().__init__(source, reason)  # the arguments, by which data-loader workers send it
         self.source = source
         self.reason = reason
-        self.has_several_labels = has_several_labels
 
     def __str__(self) -> str:
         return f"cannot read image {self.source}: {self.reason}"
 
 
-class ImageName(str):
-    """The name under `NAME`: a PNG may bring text of its own under any key, which is another kind of str."""
-
-
-def stored_orientation(image: Image.Image) -> int | None:
-    """The note under `STORED`; None without one, and for a PNG's own text under that key."""
-    note = image.info.get(STORED)
-    if isinstance(note, int):
-        return note
-    return None
+class MultiFrameWarning(UserWarning):
+    """A file holds several frames, and only its first is used."""
 
 
 @contextmanager
@@ -104,15 +107,14 @@ def naming(source: Any) -> Iterator[None]:
     except ImageReadError as error:
         if error.source:
             raise
-        raise ImageReadError(describe(source), error.reason, error.has_several_labels) from error
+        raise type(error)(describe(source), error.reason) from error
     except ValueError as error:
         raise ImageReadError(describe(source), str(error)) from error
     except MemoryError as error:
-        raise ImageReadError(describe(source), TOO_LARGE) from error
+        raise ImageReadError(describe(source), "it does not fit in memory: make it smaller") from error
 
 
-class MultiFrameWarning(UserWarning):
-    """A file holds several frames, and only its first is used."""
+# Kinds of images
 
 
 def is_tensor(x: object) -> TypeIs[Tensor]:
@@ -121,127 +123,9 @@ def is_tensor(x: object) -> TypeIs[Tensor]:
     return torch is not None and isinstance(x, torch.Tensor)
 
 
-def is_array(x: object) -> TypeIs[Tensor | NDArray[Any]]:
-    """Whether x is an array or a tensor; to ask loads neither NumPy nor torch."""
-    numpy = sys.modules.get("numpy")
-    return (numpy is not None and isinstance(x, numpy.ndarray)) or is_tensor(x)
-
-
-def holds_paths(x: object) -> bool:
-    """Whether this is an array of text or objects, and so a list of paths."""
-    return is_array(x) and not is_tensor(x) and x.dtype.kind in "OU"
-
-
-def is_stored_image(x: object) -> TypeGuard[Mapping[str, Any]]:
-    """Whether this is an image as `datasets` stores it: {"bytes": ..., "path": ...}, of which one may be None."""
-    return isinstance(x, Mapping) and bool(x) and x.keys() <= {"bytes", "path"}
-
-
-def is_image_like(x: object) -> bool:
-    """Whether this is of a kind that `ImageLike` names, and not a list of such."""
-    if holds_paths(x):
-        return False
-    if is_stored_image(x):
-        return True
-    if isinstance(x, str | os.PathLike | bytes | bytearray | memoryview | Image.Image):
-        return True
-    return is_array(x) or hasattr(x, "read")
-
-
-def describe(source: Any) -> str:
-    """A short name of an image for messages: its path, or its kind and size."""
-    if is_stored_image(source):
-        source = source.get("path") or source.get("bytes") or ""
-    if isinstance(source, bytes | bytearray | memoryview):
-        return f"<bytes, {len(source)} bytes>"
-    if is_array(source):
-        kind = "tensor" if is_tensor(source) else "array"
-        shape = ",".join(map(str, source.shape))
-        dtype = str(source.dtype).removeprefix("torch.")
-        return f"<{kind} ({shape}) {dtype}>"
-
-    anonymous = f"<{type(source).__name__}>"
-    if isinstance(source, Image.Image):
-        anonymous = f"<PIL image {source.width}x{source.height} {source.mode}>"
-        note = source.info.get(NAME)
-        # of images opened from a path, or decoded
-        name = getattr(source, "filename", "") or (note if isinstance(note, ImageName) else "")
-    elif isinstance(source, str | os.PathLike):
-        name = os.fspath(source) or "''"
-    else:
-        name = getattr(source, "name", "")
-
-    if not isinstance(name, str) or not name:
-        return anonymous
-    if len(name) > 1000:  # such as the text of a data: address
-        return name[:80] + "..."
-    return name
-
-
-# The label that selects a subject in a mask of several; ValueError for another value, and for the background
-
-
-def color_of(label: MaskId) -> Color:
-    """The color that a label names."""
-    text = str(label)
-    if re.fullmatch("#[0-9a-fA-F]{6}", text) and text != "#000000":
-        red, green, blue = bytes.fromhex(text[1:])
-        return red, green, blue
-    raise ValueError(f"mask_id {label!r} is not a color of a mask: give '#rrggbb', such as '#ff0000', and not black")
-
-
-def number_of(label: MaskId) -> int:
-    """The index or value that a label names."""
-    if not re.fullmatch("0*[1-9][0-9]*", str(label)):
-        raise ValueError(f"mask_id {label!r} is not a label: give a whole number above 0, as 0 is the background")
-    return int(label)
-
-
-# Arrays, tensors and PIL modes: layout, range, 16-bit values, transparency, and conversion between them.
-#
-# All functions raise ValueError with the reason and how to fix it; `kinds.naming` adds the name of the image.
-
-Array = NDArray[Any]
-
-
-def check_pixels(pixels: Tensor, low: float = 0, high: float = 1, hint: str = "") -> None:
-    """Check that float pixels of any shape lie in a range, up to a little rounding, unless torch.func transforms them.
-
-    Args:
-        hint: the advice where only few values can be meant.
-    """
-    import torch
-
-    if not pixels.numel():
-        raise ValueError("it has no pixels")
-    if torch._C._functorch.is_functorch_wrapped_tensor(pixels):
-        if torch._C._functorch.is_batchedtensor(pixels):
-            raise ValueError("torch.func.vmap is not supported: give the whole batch, metric(images, others)")
-        return  # values cannot be read inside the other transforms of torch.func
-
-    values = pixels.detach()
-    if values.dtype != torch.float64:
-        values = values.float()  # 8-bit floats know no aminmax
-    least, most = torch.stack(torch.aminmax(values)).tolist()
-    slack = SLACK * (high - low)
-    if least >= low - slack and most <= high + slack:  # NaN fails this
-        return
-
-    if not np.isfinite([least, most]).all():
-        advice = "find where NaN or infinity came from"
-    elif hint and most < 32:  # darker photos of 8 bits are rare
-        advice = hint
-    elif most > 255:
-        advice = "divide by 65535"
-    elif most > 3:
-        advice = "divide by 255"
-    elif least < -1 - slack or (least < -slack and most > 1.5):
-        advice = "undo the normalization (x * std + mean)"
-    elif least < -slack:
-        advice = "(x + 1) / 2 maps [-1, 1] there; clamp what merely overshoots"
-    else:
-        advice = "clamp what overshoots"
-    raise ValueError(f"float pixels must lie in [{low:g}, {high:g}], found [{least:.4g}, {most:.4g}]: {advice}")
+def is_array(x: object) -> TypeIs[Tensor | Array]:
+    """Whether x is an array or a tensor."""
+    return isinstance(x, np.ndarray) or is_tensor(x)
 
 
 def is_float(x: Tensor | Array) -> bool:
@@ -250,21 +134,348 @@ def is_float(x: Tensor | Array) -> bool:
     return x.dtype.kind == "f"
 
 
+def is_image_like(x: object) -> bool:
+    """Whether this is of a kind that `ImageLike` names, and not a list of such."""
+    if isinstance(x, np.ndarray):
+        return x.dtype.kind not in "OU"  # of paths
+    if isinstance(x, Mapping):
+        return "bytes" in x
+    kinds = (str, os.PathLike, bytes, bytearray, memoryview, Image.Image)
+    return isinstance(x, kinds) or is_tensor(x) or hasattr(x, "read")
+
+
+def is_single(images: Any) -> bool:
+    """Whether this is one image, not a batch, a list, a folder or a pattern of them (which may hold one)."""
+    if is_array(images) and images.ndim > 3:
+        return False
+    return is_image_like(images) and not paths.names_several(images)
+
+
+def split_images(images: ImageLike | Iterable[ImageLike]) -> list[ImageLike]:
+    """One image, a batch (tensor BCHW, array BHWC) or an iterable of these, as a flat list of single images.
+
+    A folder or a pattern is the list of its images, see `paths.listed`.
+
+    Raises:
+        ImageReadError: for a folder or pattern that names no image.
+        TypeError: for lists within lists, and for other objects.
+    """
+    if is_array(images) and images.ndim == 4:
+        return list(images)
+    if isinstance(images, str | os.PathLike) and paths.names_several(images):
+        try:
+            return list(paths.listed(images))
+        except RequestError as error:
+            raise ImageReadError(error.source, error.reason) from error
+    if is_image_like(images):
+        return [images]  # type: ignore[list-item]  # is_image_like says so
+    if not isinstance(images, Iterable):
+        raise TypeError(f"{type(images).__name__} is not an image: give a path, bytes, PIL image, array or tensor")
+
+    singles: list[ImageLike] = []
+    for image in images:
+        if not is_image_like(image):
+            raise TypeError(f"a list of images may not hold a {type(image).__name__}: give one flat list of images")
+        singles += split_images(image)  # type: ignore[arg-type]  # is_image_like says so
+    return singles
+
+
+def describe(source: Any) -> str:
+    """A short name of an image for messages: its path, or its kind and size."""
+    if isinstance(source, Mapping):
+        source = source.get("path") or source.get("bytes")
+    if isinstance(source, str | os.PathLike):
+        return os.fspath(source)[:1000] or "''"
+    if is_array(source):
+        return f"<{type(source).__name__} of {source.dtype}, shape {tuple(source.shape)}>"
+
+    name = getattr(source, "filename", "") or getattr(source, "name", "")
+    if isinstance(name, str) and name:
+        return name
+    if isinstance(source, Image.Image):
+        return f"<PIL image {source.width}x{source.height} {source.mode}>"
+    return f"<{type(source).__name__}>"
+
+
+def color_of(label: MaskId) -> Color:
+    """The color that a label of a mask names, such as "#ff0000"; ValueError for another value."""
+    red, green, blue = ImageColor.getrgb(str(label))[:3]
+    return red, green, blue
+
+
+def number_of(label: MaskId) -> int:
+    """The index or value that a label of a mask names; ValueError for another value, and for the background, 0."""
+    if not re.fullmatch("0*[1-9][0-9]*", str(label)):
+        raise ValueError(f"mask_id {label!r} is not a label: give a whole number above 0, as 0 is the background")
+    return int(label)
+
+
+# Files opened and decoded by Pillow, within limits, upright
+
+
+class Named(io.BytesIO):
+    """A file in memory that messages call by its name."""
+
+    def __init__(self, data: bytes, name: str) -> None:
+        super().__init__(data)
+        self.name = name
+
+
+def read_file(path: StrPath) -> Named:
+    """All bytes of a file; ImageReadError as for `open_image`."""
+    name = describe(path)
+    try:
+        return Named(read_bytes(checked_path(path, name)), name)
+    except OSError as error:
+        _refuse(error, name)
+
+
+def open_image(source: ImageLike, upright: bool = True) -> Image.Image:
+    """The image decoded in its own mode, with the orientation of its file in `info[STORED]`.
+
+    Args:
+        source: as for `read_image`, but floats.
+        upright: whether to turn it by its EXIF orientation.
+    """
+    name = describe(source)
+    if is_array(source):
+        with naming(source):
+            return image_of_array(source)
+    if isinstance(source, Image.Image):
+        with _DECODING:
+            return _decoded(source, name, upright)
+
+    file = _file(source, name)
+    try:
+        image = open_file(file)
+    except Exception as error:  # plugins raise many kinds of error on damaged headers
+        _refuse(error, name)
+    with image:
+        return _decoded(image, name, upright, is_file=True)
+
+
+def open_file(file: BinaryIO | StrPath) -> Image.Image:
+    """Pillow's `Image.open` for the formats of `IMAGE_FORMATS` alone; it reads only the file's head."""
+    Image.init()  # once a process; HEIF is there if its plugin was registered
+    formats = [name for name in IMAGE_FORMATS if name in Image.OPEN]
+    with _refusing_damage():
+        return Image.open(file, formats=formats)
+
+
+_DECODING = threading.Lock()  # of PIL images in memory: two threads may hold one that is not decoded yet
+_SETTINGS = threading.Lock()  # of the three below
+_count_refusing = 0  # how many blocks of `_refusing_damage` are running
+_reads_on = False  # Pillow's settings outside of them
+_max_text = 0
+
+
+@contextmanager
+def _refusing_damage() -> Iterator[None]:
+    """Have Pillow raise on damaged files in this block, also where another library had it read on.
+
+    It also reads PNGs with texts that are longer than by default. Several threads may be in such blocks; the last one
+    that leaves restores the settings.
+    """
+    global _count_refusing, _reads_on, _max_text
+    with _SETTINGS:
+        if not _count_refusing:
+            _reads_on = ImageFile.LOAD_TRUNCATED_IMAGES
+            _max_text = PngImagePlugin.MAX_TEXT_CHUNK
+            ImageFile.LOAD_TRUNCATED_IMAGES = False
+            PngImagePlugin.MAX_TEXT_CHUNK = _MAX_TEXT
+        _count_refusing += 1
+    try:
+        yield
+    finally:
+        with _SETTINGS:
+            _count_refusing -= 1
+            if not _count_refusing:
+                ImageFile.LOAD_TRUNCATED_IMAGES = _reads_on
+                PngImagePlugin.MAX_TEXT_CHUNK = _max_text
+
+
+def is_animated(image: Image.Image) -> bool:
+    """Whether there are several frames or pages, without counting them, which takes minutes for some files.
+
+    The preview in a phone's MPO photo and the layers of a PSD do not count.
+    """
+    return image.format not in ("MPO", "PSD") and bool(getattr(image, "is_animated", False))
+
+
+def stored_orientation(image: Image.Image) -> int | None:
+    """The note under `STORED`; None without one, and for a PNG's own text under that key."""
+    note = image.info.get(STORED)
+    return note if isinstance(note, int) else None
+
+
+def _file(source: Any, name: str) -> BinaryIO | str:
+    """The source as Pillow opens it: an existing file's path, or bytes in memory."""
+    if isinstance(source, Mapping):
+        source = source.get("bytes") or source.get("path") or b""
+    if isinstance(source, str | os.PathLike):
+        return checked_path(source, name)
+
+    data = source
+    if isinstance(source, Named):  # may be read again
+        data = source.getvalue()
+    elif hasattr(source, "read"):
+        data = source.read()
+    if isinstance(data, str):
+        raise ImageReadError(name, "it gives text: open the file in mode 'rb'")
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise TypeError(f"{type(data).__name__} is not an image: give a path, bytes, PIL image, array or tensor")
+    if not data:
+        raise ImageReadError(name, "it is empty: fetch or write it again; a file object already read needs seek(0)")
+    return io.BytesIO(data)
+
+
+def checked_path(source: StrPath, name: str) -> str:
+    """The path of a file that can be opened."""
+    path = os.fspath(source)
+    if paths.is_address(path):
+        raise ImageReadError(name, "addresses (URLs) are not fetched: download it and give the file's path")
+    try:
+        status = os.stat(path)
+    except PermissionError as error:
+        _refuse(error, name)
+    except (OSError, ValueError) as error:
+        raise ImageReadError(name, paths.ABSENT) from error
+
+    if stat.S_ISDIR(status.st_mode):
+        raise ImageReadError(name, "it is a folder: give the image files in it")
+    if not stat.S_ISREG(status.st_mode):  # opening one may wait for ever
+        raise ImageReadError(name, "it is a pipe or a device: give a file with its content")
+    if not status.st_size:
+        raise ImageReadError(name, "the file is empty: fetch or write it again")
+    if paths.is_embedding_file(path):
+        raise ImageReadError(name, "it holds embeddings: `score`, `match` and `IdentityLoss` take it as references")
+    return path
+
+
+def check_paths(*sources: Any) -> None:
+    """Refuse the first path among images, and lists of them, that does not exist, before any work: ImageReadError."""
+    for source in sources:
+        for path in source if isinstance(source, list | tuple) else [source]:
+            if isinstance(path, str | os.PathLike) and not (os.path.exists(path) or paths.names_several(path)):
+                checked_path(path, describe(path))
+
+
+def _decoded(image: Image.Image, name: str, upright: bool, is_file: bool = False) -> Image.Image:
+    """See `open_image`; `is_file`: nobody else holds the image."""
+    has_more_frames = False
+    try:
+        with _refusing_damage():
+            _check_size(image)
+            _check_readable(image, name)
+            has_more_frames = image.tell() == 0 and is_animated(image)
+            # before decoding, by which Pillow turns TIFFs and forgets how they were stored
+            has_16_bits = any(";16" in str(tile[3]) for tile in getattr(image, "tile", ()))
+            orientation = _exif_orientation(image) if upright else None
+            image.load()
+
+        decoded = image
+        if upright and has_16_bits and not image.mode.startswith("I"):  # Pillow keeps the upper 8 of them
+            highest = max(np.ravel(convert(image, "RGB").getextrema()))
+            _check_depth(256 * int(highest) + 255)
+        if upright and is_file and orientation in (None, 1):
+            decoded = image._new(image.im)  # as `copy`, with the same pixels
+        elif upright:
+            decoded = ImageOps.exif_transpose(image)
+    except MemoryError:  # which `naming` explains
+        raise
+    except Exception as error:  # a truncated file raises OSError, SyntaxError, struct.error, ... by format
+        _refuse(error, name)
+
+    if has_more_frames:
+        message = f"{name} has several frames: only the first is used (open it with Pillow and seek for another)"
+        warnings.warn(message, MultiFrameWarning, stacklevel=5)
+    if upright:
+        decoded.info[STORED] = orientation or stored_orientation(image)
+    return decoded
+
+
+def _exif_orientation(image: Image.Image) -> int | None:
+    """1 to 8; None without one."""
+    value = image.getexif().get(ExifTags.Base.Orientation)
+    return value if value in range(1, 9) else None
+
+
+def _check_size(image: Image.Image) -> None:
+    pixels = image.width * image.height
+    if not 0 < pixels <= MAX_PIXELS or max(image.size) > MAX_SIDE:
+        limits = f"1 to {MAX_PIXELS} in all, and {MAX_SIDE} a side, are allowed"
+        raise ImageReadError("", f"it has {image.width} x {image.height} pixels, but {limits}: resize it")
+
+
+_NEW_SUBFILE_TYPE = 254
+_DNG_VERSION = 50706
+
+
+def _check_readable(image: Image.Image, name: str) -> None:
+    """Refuse raw files, thumbnails, and what Pillow (13.0) decodes to wrong pixels without an error."""
+    is_misread = False
+    if image.format == "PNG" and "transparency" in image.info and getattr(image, "tile", None):
+        raw_mode = image.tile[0][3]  # type: ignore[attr-defined]
+        is_misread = raw_mode in ("L;2", "L;4", "I;16B")  # pixels are scaled, their transparent value is not
+
+    if isinstance(image, TiffImagePlugin.TiffImageFile):
+        tags = image.tag_v2
+        is_thumbnail = bool(tags.get(_NEW_SUBFILE_TYPE, 0) & 1) and image.tell() == 0
+        if is_thumbnail or _DNG_VERSION in tags or name.lower().endswith(paths.RAW_ENDINGS):
+            raise ImageReadError("", "it is a camera raw file, or begins with a thumbnail: convert it to PNG or JPEG")
+        bits = max(tags.get(TiffImagePlugin.BITSPERSAMPLE, (1,)))
+        is_signed = 2 in tags.get(TiffImagePlugin.SAMPLEFORMAT, (1,))
+        is_white_zero = tags.get(TiffImagePlugin.PHOTOMETRIC_INTERPRETATION, 0) == 0
+        is_planar = tags.get(TiffImagePlugin.PLANAR_CONFIGURATION, 1) == 2
+        is_swapped = tags.prefix == TiffImagePlugin.MM and image.info.get("compression") != "raw"
+        has_dark_palette = image.mode == "P" and max(tags[TiffImagePlugin.COLORMAP]) < 256
+        is_misread = is_planar or has_dark_palette or (is_signed and bits == 8)
+        is_misread |= bits > 8 and (is_white_zero or is_swapped)
+    if is_misread:
+        reason = f"this {image.format} is stored in a way that Pillow would read as another picture"
+        raise ImageReadError("", f"{reason}: save it as PNG with 8 bits by another program, such as ImageMagick")
+
+
+def _refuse(error: Exception, name: str) -> NoReturn:
+    """Raise an ImageReadError that explains an error; if files cannot be opened any more, the error itself."""
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        raise error
+    if isinstance(error, ImageReadError):
+        reason = error.reason
+    elif isinstance(error, UnidentifiedImageError):
+        reason = (
+            "it is not an image of a known format, or its head is damaged: save it as PNG or JPEG (HEIC needs "
+            "pip install pillow-heif and, in Python, pillow_heif.register_heif_opener())"
+        )
+    else:
+        reason = (
+            f"it cannot be read, as it is damaged, cut short, closed or too large ({error or type(error).__name__})"
+        )
+    raise ImageReadError(name, reason) from error
+
+
+# PIL images, arrays and tensors: layout, range, 16-bit values and transparency; ValueError with the reason
+
+
+def convert(image: Image.Image, mode: str) -> Image.Image:
+    """The image in a mode: itself, if it has that mode already."""
+    if image.mode == mode:
+        return image
+    try:
+        return image.convert(mode)
+    except (OSError, TypeError, ValueError) as error:  # such as a transparency entry of the wrong kind
+        raise ValueError(f"mode {image.mode} cannot be made {mode} ({error}): convert it first") from error
+
+
 def single_image(source: Any) -> Any:
     """One image with three axes: (C, H, W) of a tensor, (H, W, C) of an array, 1 to 4 channels."""
-    if is_tensor(source):
-        channel_axis = 0
-        layout = "tensor has shape (C, H, W)"
-    else:
-        channel_axis = 2
-        layout = "array has shape (H, W) or (H, W, C)"
-    image: Any = source
-    if image.ndim == 4 and len(image) == 1:
-        image = image[0]
-    if image.ndim == 2:
-        image = image[None] if is_tensor(image) else image[..., None]
+    channel_axis = 0 if is_tensor(source) else 2
+    image = source
+    if source.ndim == 2:
+        image = source[None] if is_tensor(source) else source[..., None]
     if image.ndim != 3 or image.shape[channel_axis] not in (1, 2, 3, 4):
-        raise ValueError(f"one image's {layout} with 1 to 4 channels: permute it, or index a batch")
+        layouts = "(C, H, W) as a tensor, (H, W, C) or (H, W) as an array"
+        raise ValueError(f"one image has shape {layouts}, with 1 to 4 channels: permute it, or index a batch")
     if 0 in image.shape:
         raise ValueError("it has no pixels")
     return image
@@ -285,513 +496,180 @@ def channels_last(source: Tensor | Array) -> Array:
     return array
 
 
-def image_of_array(source: Tensor | Array) -> Image.Image:
-    """One integer or bool image as an 8-bit image of as many channels."""
-    array = channels_last(source)
-    if array.dtype == np.bool_:
-        array = array.astype(np.uint8) * np.uint8(255)
-    elif array.dtype == np.uint16:
-        color = array[..., :3] if array.shape[2] > 2 else array[..., :1]  # without alpha
-        check_depth(int(color.max()))
-        array = scale16(array)
-    elif array.dtype != np.uint8:
-        advice = "use uint8, uint16, bool, or floats in [0, 1]"
-        raise ValueError(f"pixels of type {array.dtype} are not understood: {advice}")
-    return image_of_bytes(array)
-
-
-def image_of_bytes(array: Array) -> Image.Image:
-    """8-bit values (H, W, C) as an image of as many channels."""
-    mode = ("L", "LA", "RGB", "RGBA")[array.shape[2] - 1]
-    return Image.frombytes(mode, (array.shape[1], array.shape[0]), array.tobytes())
-
-
 def image_of_pixels(pixels: Tensor) -> Image.Image:
+    """Float pixels (3, H, W) in [0, 1] as an 8-bit image."""
     array = (pixels.detach().clamp(0, 1) * 255).round().byte().permute(1, 2, 0).cpu().numpy()
     return Image.fromarray(np.ascontiguousarray(array))
 
 
+def image_of_array(source: Tensor | Array) -> Image.Image:
+    """One integer or bool image as an image of as many channels: 8 bits, or 16 of gray."""
+    array = channels_last(source)
+    if array.dtype == np.bool_:
+        array = array * np.uint8(255)
+    if array.dtype == np.uint16 and array.shape[2] > 1:
+        color = array[..., :3] if array.shape[2] > 2 else array[..., :1]  # without alpha
+        _check_depth(int(color.max()))
+        array = _scaled(array)
+    if array.dtype not in (np.uint8, np.uint16):
+        raise ValueError(f"pixels of type {array.dtype} are not understood: use uint8, uint16, bool, or floats")
+    return Image.fromarray(array[..., 0] if array.shape[2] == 1 else array)
+
+
+def _scaled(array: Array) -> NDArray[np.uint8]:
+    """16-bit values, rounded to 8 bits."""
+    return np.rint(array / np.float32(257)).astype(np.uint8)  # 65535 = 257 * 255
+
+
+def _check_depth(highest: int) -> None:
+    """Refuse 16-bit values that end below a sixteenth of their range, as those of 8, 10 and 12 bits do."""
+    if 0 < highest < 4096:
+        raise ValueError(
+            f"its 16-bit values go up to {highest} of 65535 only, which is black: scale them to the full range (12 "
+            "bits: times 16), or save a picture that is as dark with 8 bits"
+        )
+
+
+def _eight_bit(image: Image.Image) -> Image.Image:
+    """An integer image (I, I;16, ...) as L."""
+    values = np.asarray(image)
+    low = int(values.min())
+    high = int(values.max())
+    if low < 0 or high > 65535:
+        raise ValueError(f"integer pixels must lie in [0, 65535], found [{low}, {high}]: rescale them")
+    _check_depth(high)
+    return Image.fromarray(_scaled(values))
+
+
+def check_pixels(pixels: Tensor, low: float = 0, high: float = 1, hint: str = "") -> None:
+    """Check that float pixels of any shape lie in a range, up to float rounding.
+
+    Args:
+        hint: the advice where only few values can be meant.
+    """
+    import torch
+
+    if not pixels.numel():
+        raise ValueError("it has no pixels")
+    values = pixels.detach()
+    if values.dtype != torch.float64:
+        values = values.float()  # 8-bit floats know no aminmax
+    least, most = torch.stack(torch.aminmax(values)).tolist()
+    slack = 1e-4 * (high - low)
+    if least >= low - slack and most <= high + slack:  # NaN fails this
+        return
+
+    if not np.isfinite([least, most]).all():
+        advice = "find where NaN or infinity came from"
+    elif hint and most < 32:  # darker photos of 8 bits are rare
+        advice = hint
+    elif most > 3:
+        advice = "divide by 65535" if most > 255 else "divide by 255"
+    elif least < -slack:
+        advice = "(x + 1) / 2 maps [-1, 1] there; undo another normalization by x * std + mean"
+    else:
+        advice = "clamp what overshoots"
+    raise ValueError(f"float pixels must lie in [{low:g}, {high:g}], found [{least:.4g}, {most:.4g}]: {advice}")
+
+
 def float_pixels(source: Tensor | Array, background: Color) -> Tensor:
-    """One float image as RGB (3, H, W); a tensor keeps its graph."""
+    """One float image as RGB (3, H, W) over the background; a tensor keeps its graph.
+
+    float64 tensors stay that, other floats become float32.
+    """
     import torch
 
     if not is_tensor(source):
         source = torch.from_numpy(channels_last(source)).permute(2, 0, 1)
-    pixels = single_image(source)
+    pixels: Tensor = single_image(source)
     check_pixels(pixels)
-    return composite(pixels, background)
+    if pixels.dtype != torch.float64:
+        pixels = pixels.float()
 
-
-def composite(x: Tensor, background: Color) -> Tensor:
-    """(..., C, H, W) to RGB (..., 3, H, W) over the background; float64 stays, other floats become float32."""
-    import torch
-
-    if x.dtype != torch.float64:
-        x = x.float()
-    channels = x.shape[-3]
-    if channels > 2:
-        color = x[..., :3, :, :]
-    else:
-        gray = x[..., :1, :, :]
-        color = gray.expand(*x.shape[:-3], 3, -1, -1)
+    channels = len(pixels)
+    color = pixels[:3] if channels > 2 else pixels[:1].expand(3, -1, -1)
     if channels in (1, 3):
         return color
-
-    alpha = x[..., -1:, :, :]
-    background_color = torch.tensor(background, dtype=x.dtype, device=x.device).view(3, 1, 1) / 255
-    return color * alpha + background_color * (1 - alpha)
+    alpha = pixels[-1:]
+    return color * alpha + pixels.new_tensor(background).view(3, 1, 1) / 255 * (1 - alpha)
 
 
-def check_depth(high: int) -> None:
-    """Refuse 16-bit values that end below a sixteenth of their range, as those of 8, 10 and 12 bits do."""
-    if 0 < high < 4096:
-        bits = next(bits for bits in (8, 10, 12) if high < 2**bits)
-        factor = 65535 // (2**bits - 1)
-        raise ValueError(
-            f"its 16-bit values go up to {high} of 65535 only, which is black: multiply them by {factor} if they hold "
-            f"{bits} bits; save a picture that is as dark with 8 bits",
-        )
+# Resizing
 
 
-def scale16(array: Array) -> NDArray[np.uint8]:
-    """16-bit values, rounded to 8 bits."""
-    eight_bit_values = np.rint(np.arange(65536) / 257).astype(np.uint8)  # 65535 = 257 * 255
-    scaled: NDArray[np.uint8] = eight_bit_values[array]
-    return scaled
+def check_interpolation(name: str) -> None:
+    """Refuse a name that is not one of `RESAMPLE`: ValueError."""
+    if name not in RESAMPLE:
+        raise ValueError(f"unknown interpolation {name!r}: choose one of {', '.join(RESAMPLE)}")
 
 
-# PIL images
+def place(pixels: Tensor, device: Any) -> Tensor:
+    """Move to a device, or nowhere for None; MPS has no float64, so it becomes float32 there."""
+    if device is not None and str(device).startswith("mps"):
+        pixels = pixels.float()
+    return pixels.to(device)
 
 
-def released_rgb(image: Image.Image) -> Image.Image:
-    """An image as ID-Sim's and NearID's releases read it: `image.convert("RGB")` and nothing else.
+def resize_antialiased(x: Tensor, size: Sides, interpolation: str) -> Tensor:
+    """Resize (B, C, H, W), of any range of values, to (B, C, *size); differentiable, computed in float32 or better.
 
-    EXIF orientation is ignored, alpha and transparent palette entries are dropped (the colors stored under them show),
-    and the installed Pillow decides how 16-bit values are converted. Where one color of a file is transparent, Pillow
-    keeps it marked and NearID's processor, under transformers 5, composites it; here it is dropped, too.
+    Returns the type of x on its device.
     """
-    rgb = convert(image, "RGB")
-    if rgb is image:
-        rgb = rgb.copy()
-    rgb.info = {}  # or its EXIF block would have it turned later
-    return rgb
+    import torch
+    import torch.nn.functional as F
+
+    # CPUs lack the kernels for 16-bit floats, and MPS lacks them all in some versions of torch
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    if x.device.type == "mps":
+        wide = wide.cpu()
+    resized = F.interpolate(wide, tuple(size), mode=interpolation, align_corners=False, antialias=True)
+    return resized.to(x.device, x.dtype)
 
 
-def sixteen(image: Image.Image) -> NDArray[np.uint16]:
-    """The values of an integer image (I, I;16, ...)."""
-    array = np.asarray(image)
-    low = int(array.min())
-    high = int(array.max())
-    if low < 0 or high > 65535:
-        raise ValueError(f"integer pixels must lie in [0, 65535], found [{low}, {high}]: rescale them")
-    return array.astype(np.uint16)
+def resize_pixels(pixels: Tensor, size: Sides, interpolation: str = "bicubic") -> Tensor:
+    """Resize (B, C, H, W) to (B, C, *size) with antialiasing, clamped to [0, 1]; differentiable.
 
-
-def eight_bit(image: Image.Image) -> Image.Image:
-    """Integer images as L, or LA where one value means transparent; others as they are."""
-    if image.mode == "La":  # premultiplied gray converts to nothing else
-        return image.convert("LA")
-    if not image.mode.startswith("I"):
-        return image
-    values = sixteen(image)
-    gray = Image.fromarray(scale16(values))
-    key = image.info.get("transparency")
-    if isinstance(key, int):
-        alpha = np.where(values == key, 0, 255).astype(np.uint8)
-        gray.putalpha(Image.fromarray(alpha))
-    return gray
-
-
-def convert(image: Image.Image, mode: str) -> Image.Image:
-    """The image in a mode: itself, if it has that mode already."""
-    if image.mode == mode:
-        return image
-    try:
-        return image.convert(mode)
-    except (OSError, TypeError, ValueError) as error:  # such as a transparency entry of the wrong kind
-        raise ValueError(f"mode {image.mode} cannot be made {mode} ({error}): convert it first") from error
-
-
-# Image files opened and decoded by Pillow, within limits, upright.
-
-# Pillow's names of the formats that are decoded, whatever a file is called. Left out are formats that Pillow decodes
-# pixel by pixel in Python (FITS, QOI, SGI, BLP, ...: a file of kilobytes can take minutes) or has another program draw
-# (EPS, WMF), and formats that hardly anybody keeps photos in. HEIF needs its plugin, pillow-heif.
-IMAGE_FORMATS = (
-    "PNG",
-    "JPEG",
-    "MPO",
-    "WEBP",
-    "TIFF",
-    "GIF",
-    "BMP",
-    "DIB",
-    "PPM",
-    "JPEG2000",
-    "AVIF",
-    "HEIF",
-    "TGA",
-    "ICO",
-    "PSD",
-)
-
-_CLOSED = "this PIL image is closed: use it inside its with block, or open the file again"
-_EMPTY = "the file is empty: fetch or write it again"
-_PNG = b"\x89PNG\r\n\x1a\n"
-_SETTING = threading.Lock()  # of the two below
-_refusing = 0  # how many blocks of `_refusing_damage` are running
-_reads_on = False  # Pillow's setting outside of them
-_LOCKS = [threading.Lock() for _ in range(64)]  # of PIL images in memory, chosen by their addresses
-
-
-class Named(io.BytesIO):
-    """A file in memory that messages call by its name."""
-
-    def __init__(self, data: bytes, name: str) -> None:
-        super().__init__(data)
-        self.name = name
-
-
-def read_file(path: StrPath) -> Named:
-    """All bytes of a file; ImageReadError as for `open_image`, or if it has more than `MOST` bytes."""
-    name = describe(path)
-    try:
-        return Named(read_bytes(checked_path(path, name)), name)
-    except OSError as error:
-        _refuse(error, name)
-
-
-def open_image(source: ImageLike, upright: bool = True) -> Image.Image:
-    """The image decoded, upright and in its own mode: the caller's own object where nothing had to be done to it.
-
-    Args:
-        source: as for `read_image`.
-        upright: whether to turn it by its EXIF orientation.
+    float64 stays float64; other types are computed and returned in float32. At the right size nothing changes.
     """
-    name = describe(source)
-    if is_stored_image(source):
-        source = _of_storage(source, name)
-    if is_array(source):
-        with naming(source):
-            return image_of_array(source)
-    if isinstance(source, Image.Image):
-        # Pillow decodes late, and several threads may hold one image, such as one that stands in a list twice
-        with _LOCKS[id(source) // 16 % len(_LOCKS)]:
-            is_decoded = not getattr(source, "tile", None)
-            if not is_decoded and source.format not in (None, *IMAGE_FORMATS):
-                raise ImageReadError(name, f"{source.format} files are not read: save it as PNG")
-            if not is_decoded and getattr(source, "fp", None) is None:
-                raise ImageReadError(name, _CLOSED)
-            return _decode(source, name, upright)
-
-    file = _file(source, name)
-    try:
-        with open_file(file) as image:
-            return _decode(image, name, upright, is_file=True)
-    except (ImageReadError, MultiFrameWarning):  # a warning where filters make it an error
-        raise
-    except Exception as error:  # plugins raise many kinds of error on damaged headers
-        if name.lower().endswith(VIDEO_ENDINGS):
-            reason = "it is a video: clips are compared by `idmetric match`, with images as references"
-            raise ImageReadError(name, reason) from error
-        _refuse(error, name)
+    check_interpolation(interpolation)
+    if str(pixels.dtype) != "torch.float64":
+        pixels = pixels.float()
+    if pixels.shape[-2:] == tuple(size):
+        return pixels
+    return resize_antialiased(pixels, size, interpolation).clamp(0, 1)  # bicubic interpolation overshoots at edges
 
 
-def open_file(file: BinaryIO | StrPath) -> Image.Image:
-    """Pillow's `Image.open` for the formats of `IMAGE_FORMATS` alone; it reads only the file's head."""
-    Image.init()  # once a process; HEIF is there if its plugin was registered
-    formats = [name for name in IMAGE_FORMATS if name in Image.OPEN]
-    with _refusing_damage():
-        try:
-            return Image.open(file, formats=formats)
-        except ValueError:
-            shorter = _without_long_texts(file)
-            if shorter is None:
-                raise
-            return Image.open(shorter, formats=formats)
+def average_to(cover: Tensor, size: Sides) -> Tensor:
+    """Coverage (..., H, W) averaged to (..., *size), so that values are exact fractions of area; differentiable."""
+    if cover.shape[-2:] == tuple(size):
+        return cover
+    narrow = _averaged_rows(cover, size[1])
+    return _averaged_rows(narrow.mT, size[0]).mT.contiguous().clamp(0, 1).to(cover.dtype)
 
 
-@contextmanager
-def _refusing_damage() -> Iterator[None]:
-    """Have Pillow raise on damaged files in this block, also where another library had it read on.
+def _averaged_rows(x: Tensor, count: int) -> Tensor:
+    """Means over `count` equal stretches of the last axis, ends counted by the fraction they cover; in float64."""
+    import torch
 
-    Several threads may be in such blocks; the last one that leaves restores the setting.
-    """
-    global _refusing, _reads_on
-    with _SETTING:
-        if not _refusing:
-            _reads_on = ImageFile.LOAD_TRUNCATED_IMAGES
-            ImageFile.LOAD_TRUNCATED_IMAGES = False
-        _refusing += 1
-    try:
-        yield
-    finally:
-        with _SETTING:
-            _refusing -= 1
-            if not _refusing:
-                ImageFile.LOAD_TRUNCATED_IMAGES = _reads_on
+    dtype = torch.float32 if x.device.type == "mps" else torch.float64
+    length = x.shape[-1]
+    edges = torch.arange(count + 1, dtype=dtype, device=x.device) * length / count
+    last_pixel = edges.long().clamp(max=length - 1)
+    beyond = edges - last_pixel - 1
+
+    means = []
+    for rows in torch.split(x, 256, dim=-2):  # in parts, as sums take 8 bytes a pixel
+        # the sum up to each edge: of whole pixels, less what of the last one lies beyond the edge
+        sums = rows.cumsum(-1, dtype=dtype)[..., last_pixel] + beyond * rows[..., last_pixel]
+        means.append(sums.diff(dim=-1) * (count / length))
+    return torch.cat(means, dim=-2)
 
 
-def _without_long_texts(file: BinaryIO | StrPath) -> io.BytesIO | None:
-    """A PNG without the compressed texts that Pillow finds too long to open it; None if there are none."""
-    if isinstance(file, str | os.PathLike):
-        data = read_bytes(file)
-    else:
-        file.seek(0)
-        data = file.read()
-    if not data.startswith(_PNG):
-        return None
-
-    chunks = [_PNG]
-    start = len(_PNG)
-    while start < len(data):
-        end = start + 12 + int.from_bytes(data[start : start + 4], "big")  # length, type, content, checksum
-        if not _is_long_text(data[start + 4 : start + 8], data[start + 8 : end - 4]):
-            chunks.append(data[start:end])
-        start = end
-    shorter = b"".join(chunks)
-    return io.BytesIO(shorter) if len(shorter) < len(data) else None
-
-
-def _is_long_text(kind: bytes, content: bytes) -> bool:
-    """Whether a PNG's chunk is a compressed text of more than `PngImagePlugin.MAX_TEXT_CHUNK` bytes."""
-    _, _, rest = content.partition(b"\0")
-    if kind == b"zTXt":
-        compressed = rest[1:]
-    elif kind == b"iTXt" and rest.startswith(b"\1"):
-        compressed = rest[2:].split(b"\0", 2)[-1]  # after the language and the translated keyword
-    else:
-        return False
-    try:
-        return len(zlib.decompressobj().decompress(compressed, PngImagePlugin.MAX_TEXT_CHUNK + 1)) > (
-            PngImagePlugin.MAX_TEXT_CHUNK
-        )
-    except zlib.error:
-        return False
-
-
-def is_animated(image: Image.Image) -> bool:
-    """Whether there are several frames or pages, without counting them, which takes minutes for some files.
-
-    The preview in a phone's MPO photo and the layers of a PSD do not count.
-    """
-    return image.format not in ("MPO", "PSD") and bool(getattr(image, "is_animated", False))
-
-
-def _of_storage(image: Mapping[str, Any], name: str) -> Named | StrPath:
-    """The file, in memory if it has bytes, of an image that `datasets` stores."""
-    data: bytes | None = image.get("bytes")
-    path: StrPath | None = image.get("path")
-    if data is not None:
-        return Named(data, name)
-    if path is None:
-        raise ImageReadError(name, "it has neither bytes nor a path: leave it out")
-    return path
-
-
-def _file(source: Any, name: str) -> BinaryIO | str:
-    """The source as Pillow opens it: an existing file's path, or bytes in memory."""
-    if isinstance(source, str | os.PathLike):
-        return checked_path(source, name)
-
-    if isinstance(source, bytes | bytearray | memoryview):
-        data: Any = bytes(source)
-    elif isinstance(source, Named):  # may be read again
-        data = source.getvalue()
-    elif hasattr(source, "read"):
-        try:
-            data = source.read()
-        except Exception as error:  # whatever the object raises: closed, text that is not UTF-8, connection lost
-            raise ImageReadError(name, f"reading failed ({error}): give an open file in mode 'rb'") from error
-    else:
-        raise TypeError(f"{type(source).__name__} is not an image: give a path, bytes, PIL image, array or tensor")
-    if isinstance(data, str):
-        raise ImageReadError(name, "it gives text: open the file in mode 'rb'")
-    if not data:
-        raise ImageReadError(name, "it is empty: fetch or write it again; a file object already read needs seek(0)")
-    return io.BytesIO(data)
-
-
-def checked_path(source: StrPath, name: str) -> str:
-    """The path of a file that can be opened."""
-    if isinstance(source, str) and is_address(source):
-        raise ImageReadError(name, "addresses (URLs) are not fetched: download it and give the file's path")
-    try:
-        path = os.fspath(source)
-        status = os.stat(path)
-    except PermissionError as error:
-        _refuse(error, name)
-    except (OSError, ValueError) as error:
-        raise ImageReadError(name, ABSENT) from error
-
-    if stat.S_ISDIR(status.st_mode):
-        raise ImageReadError(name, "it is a folder: give the image files in it")
-    if not stat.S_ISREG(status.st_mode):  # opening one may wait for ever
-        raise ImageReadError(name, "it is a pipe or a device: give a file with its content")
-    if status.st_size == 0:
-        raise ImageReadError(name, _EMPTY)
-    if is_embedding_file(path):
-        raise ImageReadError(name, "it holds embeddings: `score`, `match` and `IdentityLoss` take it as references")
-    return path
-
-
-def check_paths(*sources: Any) -> None:
-    """Refuse the first path among images, and lists of them, that does not exist, before any work: ImageReadError."""
-    for source in sources:
-        if isinstance(source, list | tuple):
-            check_paths(*source)
-        elif isinstance(source, str | os.PathLike) and not (os.path.exists(source) or names_several(source)):
-            checked_path(source, describe(source))
-
-
-def _decode(image: Image.Image, name: str, upright: bool, *, is_file: bool = False) -> Image.Image:
-    """See `open_image`; `is_file`: nobody else holds the image."""
-    _check_size(image, name)
-
-    # What decoding forgets
-    key_bits = _key_bits(image)
-    has_16_bits = any(";16" in str(tile[3]) for tile in getattr(image, "tile", ()))
-    is_cut = has_16_bits and not image.mode.startswith("I")
-    has_more_frames = False
-    stored = None
-    try:
-        if image.format == "TIFF":
-            stored = _orientation(image)  # Pillow turns TIFFs when it loads them, and removes the tag
-            _check_tiff(image, name)
-        if image.tell() == 0:
-            has_more_frames = is_animated(image)
-        with _refusing_damage():
-            image.load()
-    except ImageReadError:
-        raise
-    except Exception as error:  # a truncated file raises OSError, SyntaxError, struct.error, ... by format
-        _refuse(error, name)
-    if has_more_frames:
-        message = f"{name} has several frames: only the first is used (open it with Pillow and seek for another)"
-        warnings.warn(message, MultiFrameWarning, stacklevel=5)
-    if not upright:
-        return image
-
-    turned = image
-    try:
-        stored = stored or _orientation(image)
-        if is_file and stored in (None, 1):
-            turned = image._new(image.im)  # as `copy`, with the same pixels
-        elif type(image) is not Image.Image or stored is not None:
-            turned = ImageOps.exif_transpose(image)
-    except Exception:  # a damaged EXIF block must not lose a good image
-        warnings.warn(f"{name} has an unreadable EXIF block: its orientation is not applied", stacklevel=5)
-        turned = image.copy()
-
-    # Notes for whoever reads it
-    key = turned.info.get("transparency")
-    if key_bits is not None and isinstance(key, int):
-        turned.info["transparency"] = min(255, key * 255 // (2**key_bits - 1))
-    if stored is not None:
-        turned.info[STORED] = stored
-    if is_cut:
-        turned.info[CUT] = True
-    return turned
-
-
-def _check_size(image: Image.Image, name: str) -> None:
-    width, height = image.size
-    longer = max(width, height)
-    if width * height < 1:
-        raise ImageReadError(name, f"it has no pixels ({width} x {height})")
-    if width * height > MAX_PIXELS:
-        reason = f"{width} x {height} pixels are more than the {MAX_PIXELS} allowed: make it smaller"
-        raise ImageReadError(name, reason)
-    if longer > MAX_SIDE:
-        reason = f"a side of {longer} pixels is longer than the {MAX_SIDE} allowed: make it smaller"
-        raise ImageReadError(name, reason)
-
-
-_NEW_SUBFILE_TYPE = 254
-_DNG_VERSION = 50706
-
-
-def _check_tiff(image: Image.Image, name: str) -> None:
-    """Refuse raw files, thumbnails, and the TIFFs that Pillow (13.0) decodes to wrong pixels without an error."""
-    if not isinstance(image, TiffImagePlugin.TiffImageFile):  # a copy in memory has no tags
-        return
-    tags = image.tag_v2
-    is_thumbnail = bool(tags.get(_NEW_SUBFILE_TYPE, 0) & 1) and image.tell() == 0
-    if is_thumbnail or _DNG_VERSION in tags or name.lower().endswith(RAW_ENDINGS):
-        reason = "it is a camera raw file, or begins with a thumbnail: convert it to PNG or JPEG"
-        raise ImageReadError(name, reason)
-
-    bits = max(tags.get(TiffImagePlugin.BITSPERSAMPLE, (1,)))
-    is_signed = 2 in tags.get(TiffImagePlugin.SAMPLEFORMAT, (1,))
-    is_white_zero = tags.get(TiffImagePlugin.PHOTOMETRIC_INTERPRETATION, 0) == 0
-    is_planar = tags.get(TiffImagePlugin.PLANAR_CONFIGURATION, 1) == 2
-    is_compressed = image.info.get("compression") != "raw"
-
-    if is_white_zero and bits > 8:
-        kind = f"{bits}-bit values where 0 is white"
-    elif is_signed and bits == 8:
-        kind = "signed 8-bit values"
-    elif is_planar and (image.mode in ("LA", "La", "PA") or (bits > 8 and not is_compressed)):
-        kind = f"{bits}-bit channels in separate planes"
-    elif image.mode in ("I", "F") and tags.prefix == TiffImagePlugin.MM and is_compressed:
-        kind = f"compressed big-endian {bits}-bit values"
-    elif image.mode == "P" and max(tags[TiffImagePlugin.COLORMAP]) < 256:
-        kind = "a palette of 8 bits"
-    else:
-        return
-    raise ImageReadError(
-        name,
-        f"this TIFF holds {kind}, which Pillow would read as another picture: save it as PNG with another program, "
-        "such as ImageMagick (magick a.tif a.png)",
-    )
-
-
-def _orientation(image: Image.Image) -> int | None:
-    """EXIF's orientation, 1 to 8; None without one."""
-    value = image.getexif().get(ExifTags.Base.Orientation)
-    if value in range(1, 9):
-        return value
-    return None
-
-
-def _key_bits(image: Image.Image) -> int | None:
-    """Bits of a gray PNG's transparent value, where Pillow brings the pixels to 8 bits but not that value."""
-    tiles = getattr(image, "tile", None)
-    if image.format != "PNG" or not tiles:
-        return None
-    raw_mode = str(tiles[0][3])
-    return {"L;2": 2, "L;4": 4}.get(raw_mode)
-
-
-def _refuse(error: Exception, name: str) -> NoReturn:
-    """Raise an ImageReadError that explains an error; if files cannot be opened any more, the error itself."""
-    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-        raise error
-    raise ImageReadError(name, _explain(error, name)) from error
-
-
-def _explain(error: Exception, name: str) -> str:
-    if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
-        return f"too many pixels ({error}): make it smaller"
-    if isinstance(error, MemoryError):
-        return TOO_LARGE
-    if isinstance(error, UnidentifiedImageError):
-        advice = "HEIC needs pip install pillow-heif and, in Python, pillow_heif.register_heif_opener()"
-        return (
-            f"it is not an image of a known format, or its header is damaged: save it again as PNG or JPEG ({advice})"
-        )
-    if isinstance(error, PermissionError):
-        return "there is no permission to read it: change its mode or owner (chmod, chown), or its folder's"
-    if "closed image" in str(error):
-        return _CLOSED
-    return f"it is damaged or cut short ({error or type(error).__name__}): fetch or write it again"
-
-
-# Ways to bring an image of any shape to a model's input size: squash it, crop its center, or pad it.
+# Ways to bring an image of any shape to a model's input size: squash it, crop its center, or pad it
 
 Resize = Literal["squash", "crop", "hub-crop", "pad"]
 CROPS = ("crop", "hub-crop")
-_LEAST = 0.1  # of crop_pct; with the next one it bounds the memory of a resized image
+_LEAST_SHARE = 0.1  # of crop_pct; with the next one it bounds the memory of a resized image
 _MOST_RATIO = 200  # of the sides of an image that is cropped
 
 
@@ -817,41 +695,31 @@ class Fit:
         names = get_args(Resize)
         if self.resize not in names:
             raise ValueError(f"unknown resize {self.resize!r}: choose {', '.join(names)}")
-        if not _LEAST <= self.crop_pct <= 1:
-            raise ValueError(f"crop_pct = {self.crop_pct}: a share from {_LEAST} to 1 is needed")
+        if not _LEAST_SHARE <= self.crop_pct <= 1:
+            raise ValueError(f"crop_pct = {self.crop_pct}: a share from {_LEAST_SHARE} to 1 is needed")
 
     def __str__(self) -> str:
-        if self.resize in CROPS:
-            return f"{self.resize} {self.crop_pct:g}"
-        return self.resize
+        return f"{self.resize} {self.crop_pct:g}" if self.resize in CROPS else self.resize
 
     def image(self, image: Image.Image, size: Sides, interpolation: str, border: Color) -> Image.Image:
         """An RGB image at `size` (height, width), resized by Pillow; `border` is the color of padding."""
-        planned, (top, left) = self.plan(image.height, image.width, size)
-        planned_size = planned[::-1]  # Pillow's sizes are (width, height)
-        if image.size != planned_size:
-            image = image.resize(planned_size, RESAMPLE[interpolation])
-
-        height, width = size
-        if self.resize in CROPS:
-            return image.crop((left, top, left + width, top + height))
-        if self.resize == "pad":
-            framed = Image.new("RGB", (width, height), border)
-            framed.paste(image, (-left, -top))
-            return framed
-        return image
+        (height, width), (top, left) = self.plan(image.height, image.width, size)
+        if image.size != (width, height):
+            image = image.resize((width, height), RESAMPLE[interpolation])
+        if (height, width) == tuple(size):
+            return image
+        framed = Image.new("RGB", (size[1], size[0]), border)
+        framed.paste(image, (-left, -top))
+        return framed
 
     def pixels(self, pixels: Tensor, size: Sides, interpolation: str, border: Color) -> Tensor:
         """Pixels (B, 3, H, W) in [0, 1] at `size`, differentiably; at that size already they are returned as they are.
 
         So pixels that were fitted once are not cropped again.
         """
-        from idmetric.metric.pixels import resize_pixels
-
-        height, width = pixels.shape[-2:]
-        if (height, width) == tuple(size):
+        if pixels.shape[-2:] == tuple(size):
             return resize_pixels(pixels, size, interpolation)
-        planned, corner = self.plan(height, width, size)
+        planned, corner = self.plan(pixels.shape[-2], pixels.shape[-1], size)
         resized = resize_pixels(pixels, planned, interpolation)
         if self.resize != "pad":
             return _window(resized, corner, size)
@@ -864,14 +732,10 @@ class Fit:
         Args:
             floats: whether the image was given as float pixels, which stay as they are at that size (see `pixels`).
         """
-        from idmetric.metric.pixels import average_to
-
-        height, width = cover.shape[-2:]
-        if floats and (height, width) == tuple(size):
+        if floats and cover.shape[-2:] == tuple(size):
             return cover
-        planned, corner = self.plan(height, width, size)
-        resized = average_to(cover, planned)
-        return _window(resized, corner, size)
+        planned, corner = self.plan(cover.shape[-2], cover.shape[-1], size)
+        return _window(average_to(cover, planned), corner, size)
 
     def plan(self, height: int, width: int, size: Sides) -> tuple[Sides, Sides]:
         """The size to resize to, and the top left corner in it of the part that is seen (negative with padding).
@@ -882,19 +746,16 @@ class Fit:
             return size, (0, 0)
 
         # the sides to resize to, by the shorter side for a crop and by the longer one for padding
-        shorter = min(height, width)
-        longer = max(height, width)
-        if self.resize in CROPS:
+        shorter, longer = sorted((height, width))
+        if self.resize == "pad":
+            planned_longer = min(size)
+            planned_shorter = max(1, round(planned_longer * shorter / longer))
+        else:
             if longer > _MOST_RATIO * shorter:
                 raise ValueError(f"its sides differ by more than {_MOST_RATIO} to 1, too narrow for a center crop")
             planned_shorter = math.floor(min(size) / self.crop_pct)
             planned_longer = int(planned_shorter * longer / shorter)  # as torchvision and transformers round
-        else:
-            planned_longer = min(size)
-            planned_shorter = max(1, round(planned_longer * shorter / longer))
-        planned = (planned_shorter, planned_longer)
-        if height > width:
-            planned = (planned_longer, planned_shorter)
+        planned = (planned_shorter, planned_longer) if height <= width else (planned_longer, planned_shorter)
 
         # half of what is cut off, or of the border, where it is negative
         cut_y = planned[0] - size[0]
@@ -912,34 +773,16 @@ def _window(x: Tensor, corner: Sides, size: Sides) -> Tensor:
     import torch.nn.functional as F
 
     top, left = corner
-    bottom = top + size[0]
-    right = left + size[1]
     height, width = x.shape[-2:]
-    edges = (-left, right - width, -top, bottom - height)  # negative ones cut off
-    if not any(edges):
-        return x
-    return F.pad(x, edges)
+    edges = (-left, left + size[1] - width, -top, top + size[0] - height)  # negative ones cut off
+    return F.pad(x, edges) if any(edges) else x
 
 
-__all__ = [
-    "ImageLike",
-    "ImageReadError",
-    "MultiFrameWarning",
-    "Outside",
-    "Preprocessing",
-    "Reading",
-    "describe",
-    "is_single",
-    "picture_pixels",
-    "read_image",
-    "split_images",
-    "to_image",
-    "to_pixels",
-]
+# From any image to RGB, and to pixels
 
 
 class Reading(TypedDict, total=False):
-    """How images become pixels: options of `to_image` and `to_pixels`.
+    """How images become pixels: options of `to_pixels`.
 
     Attributes:
         background, preprocessing: as for `read_image`.
@@ -955,19 +798,21 @@ class Reading(TypedDict, total=False):
     fit: Fit
 
 
-Size = Sides | Callable[[int, int], Sides]  # (height, width), or a function from an image's own
+def read_picture(source: ImageLike, *, background: Color = WHITE, preprocessing: Preprocessing = "standard") -> Picture:
+    """As `read_image`; but float tensors and arrays become float pixels (3, H, W), tensors with their graph."""
+    if is_array(source) and is_float(source):
+        with naming(source):
+            return float_pixels(source, background)
+    return read_image(source, background=background, preprocessing=preprocessing)
 
 
 def read_image(
-    source: ImageLike,
-    *,
-    background: Color = WHITE,
-    preprocessing: Preprocessing = "standard",
+    source: ImageLike, *, background: Color = WHITE, preprocessing: Preprocessing = "standard"
 ) -> Image.Image:
     """Read one image as 8-bit RGB, as a new PIL image that holds no file open.
 
-    Formats are those of `IMAGE_FORMATS`. Where a file had an EXIF orientation, the result's
-    `info["stored_orientation"]` keeps it, so that a mask of the stored pixels can be turned the same way.
+    Where a file had an EXIF orientation, the result's `info["stored_orientation"]` keeps it, so that a mask of the
+    stored pixels can be turned the same way.
 
     Of an animation or multi-page file the first frame is used, with a `MultiFrameWarning`; a PIL image is used at the
     frame where it stands. The preview in a phone's MPO photo and the layers of a PSD do not count as frames.
@@ -979,7 +824,10 @@ def read_image(
         source: path, bytes, binary file object, PIL image, array or tensor (see `ImageLike`). 16-bit and 32-bit
             integer images span 0-65535 (values of 8, 10 or 12 bits are refused), float images (mode F) 0-1.
         background: RGB color, 0-255, behind transparent pixels.
-        preprocessing: "release" reads files and PIL images by `released_rgb`; float tensors and arrays are read alike.
+        preprocessing: "release" reads files and PIL images as ID-Sim's and NearID's releases do, by
+            `image.convert("RGB")`: EXIF orientation is ignored, alpha and transparent palette entries are dropped (the
+            colors stored under them show), and the installed Pillow decides how 16-bit values are converted. Floats
+            are read as usual.
 
     Raises:
         ImageReadError: if it is missing, empty, unreadable, truncated, too large, out of range, or no image.
@@ -989,72 +837,30 @@ def read_image(
         if is_array(source) and is_float(source):
             return image_of_pixels(float_pixels(source, background))
         image = open_image(source, upright=preprocessing == "standard")
-        if preprocessing == "release":
-            image = released_rgb(image)
-            image.info[NAME] = ImageName(describe(source))
-            return image
-
-        # floats and 16-bit values
-        orientation = stored_orientation(image)
-        if image.mode == "F":
-            image = image_of_pixels(float_pixels(np.asarray(image), background))
-        elif image.mode.startswith("I"):
-            highest = int(sixteen(image).max())
-            check_depth(highest)
-        elif image.info.pop(CUT, False) is True:
-            highest = int(np.asarray(convert(image, "RGB")).max())
-            check_depth(256 * highest + 255)
-
-        image = eight_bit(image)
-        if image.has_transparency_data:
-            image = _composited(image, background)
-        image = convert(image, "RGB")
-    if image is source:
-        image = image.copy()
-    image.info.pop(STORED, None)
-    if orientation is not None:
-        image.info[STORED] = orientation
-    image.info[NAME] = ImageName(describe(source))
-    return image
-
-
-def _composited(image: Image.Image, background: Color) -> Image.Image:
-    front = convert(image, "RGBA")
-    back = Image.new("RGBA", front.size, (*background, 255))
-    return Image.alpha_composite(back, front)
-
-
-def to_image(source: ImageLike, size: Size | None, **how: Unpack[Reading]) -> Image.Image:
-    """One image as 8-bit RGB of a size, resized by Pillow, without torch; arguments and errors as for `to_pixels`."""
-    background = how.get("background", WHITE)
-    preprocessing = how.get("preprocessing", "standard")
-    if size is None:
-        return read_image(source, background=background, preprocessing=preprocessing)
-
-    fit = how.get("fit", SQUASH)
-    with naming(source):
-        image = read_image(source, background=background, preprocessing=preprocessing)
-        target = _chosen(size, image.height, image.width)
-        return fit.image(image, target, how.get("interpolation", "bicubic"), background)
-
-
-def picture_pixels(picture: Image.Image, size: Size, **how: Unpack[Reading]) -> Tensor:
-    """`to_pixels` of a picture that `read_image` gave."""
-    fit = how.get("fit", SQUASH)
-    interpolation = how.get("interpolation", "bicubic")
-    background = how.get("background", WHITE)
-    check_interpolation(interpolation)
-    with naming(picture):
-        target = _chosen(size, picture.height, picture.width)
-        return _tensor_of(fit.image(picture, target, interpolation, background))
+        rgb = image
+        if preprocessing == "standard":
+            if image.mode == "F":
+                rgb = image_of_pixels(float_pixels(np.asarray(image), background))
+            elif image.mode.startswith("I"):
+                rgb = _eight_bit(image)
+            if rgb.has_transparency_data:
+                front = convert(rgb, "RGBA")
+                back = Image.new("RGBA", front.size, (*background, 255))
+                rgb = Image.alpha_composite(back, front)
+        rgb = convert(rgb, "RGB")
+        if rgb is source:
+            rgb = rgb.copy()
+    rgb.info = {STORED: stored_orientation(image)}  # no EXIF block, or it would be turned later
+    rgb.filename = describe(source)  # type: ignore[attr-defined]  # as of files that Pillow opens
+    return rgb
 
 
 def to_pixels(source: ImageLike, size: Size | None, **how: Unpack[Reading]) -> Tensor:
     """One image as pixels of shape (3, height, width), float in [0, 1].
 
     Args:
-        source: as for `read_image`. Tensors stay on their device, and float tensors keep their graph; float64 tensors
-            stay float64, everything else becomes float32.
+        source: as for `read_image`. Float tensors stay on their device and keep their graph; float64 tensors stay
+            float64, everything else becomes float32.
         size: (height, width) of the result, or a function from the image's own to it, or None to keep those.
         how: see `Reading`.
 
@@ -1063,85 +869,30 @@ def to_pixels(source: ImageLike, size: Size | None, **how: Unpack[Reading]) -> T
         ValueError: for an unknown interpolation.
     """
     background = how.get("background", WHITE)
-    interpolation = how.get("interpolation", "bicubic")
-    fit = how.get("fit", SQUASH)
-    check_interpolation(interpolation)
-    if is_array(source) and is_float(source):
-        with naming(source):
-            pixels = float_pixels(source, background)
-            if size is None:
-                return pixels
-            target = _chosen(size, pixels.shape[1], pixels.shape[2])
-            return fit.pixels(pixels[None], target, interpolation, background)[0]
-
-    pixels = _tensor_of(to_image(source, size, **how))
-    if is_tensor(source):
-        pixels = pixels.to(source.device)
-    return pixels
+    picture = read_picture(source, background=background, preprocessing=how.get("preprocessing", "standard"))
+    return picture_pixels(picture, size, **how)
 
 
-def _tensor_of(image: Image.Image) -> Tensor:
-    """An RGB image as float32 pixels (3, H, W) in [0, 1]."""
+def picture_pixels(picture: Picture, size: Size | None, **how: Unpack[Reading]) -> Tensor:
+    """`to_pixels` of what `read_picture` gave."""
     import torch
 
-    return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous().float().div_(255)
-
-
-def split_images(images: ImageLike | Iterable[ImageLike]) -> list[ImageLike]:
-    """One image, a batch (tensor BCHW, array BHWC) or an iterable of these, as a flat list of single images.
-
-    A folder or a pattern is the list of its images, see `idmetric.metric.paths.listed`.
-
-    Raises:
-        ImageReadError: for a folder or pattern that names no image.
-        TypeError: for lists within lists, and for other objects.
-    """
-    if holds_paths(images):
-        images = images.ravel().tolist()  # type: ignore[union-attr]  # an array
-    if is_array(images):
-        if images.ndim == 4:
-            return list(images)
-        return [images]
-    if inputs.names_several(images):
-        try:
-            return list(inputs.listed(images))  # type: ignore[arg-type]  # a path, then
-        except RequestError as error:
-            raise ImageReadError(error.source, error.reason) from error
-    if is_image_like(images):
-        return [images]  # type: ignore[list-item]  # is_image_like says so
-    if not isinstance(images, Iterable):
-        raise TypeError(f"{type(images).__name__} is not an image: give a path, bytes, PIL image, array or tensor")
-    singles: list[ImageLike] = []
-    for image in images:
-        if not is_image_like(image):
-            raise TypeError(f"a list of images may not hold a {type(image).__name__}: give one flat list of images")
-        singles += split_images(image)  # type: ignore[arg-type]  # is_image_like says so
-    return singles
-
-
-def is_single(images: Any) -> bool:
-    """Whether this is one image, not a batch, a list, a folder or a pattern of them (which may hold one)."""
-    if is_array(images) and not holds_paths(images):
-        return images.ndim < 4
-    return is_image_like(images) and not inputs.names_several(images)
-
-
-def _chosen(size: Size, height: int, width: int) -> Sides:
-    """The size to bring an image of this height and width to."""
-    if callable(size):
-        return size(height, width)
-    return size
-
-
-# Small pictures, in which copies of an image are found.
-
-SIZE = 96  # side in pixels at which images are compared; callers may resize them to it by a better filter
+    fit = how.get("fit", SQUASH)
+    interpolation = how.get("interpolation", "bicubic")
+    border = how.get("background", WHITE)
+    check_interpolation(interpolation)
+    with naming(picture):
+        height, width = picture.shape[1:] if is_tensor(picture) else (picture.height, picture.width)
+        target = size(height, width) if callable(size) else size or (height, width)
+        if is_tensor(picture):
+            return fit.pixels(picture[None], target, interpolation, border)[0]
+        image = fit.image(picture, target, interpolation, border)
+        return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous().float().div_(255)
 
 
 def small_picture(picture: Image.Image) -> NDArray[np.uint8]:
     """Resize a picture to (SIZE, SIZE, 3) for the search of copies; large ones by averages of blocks first.
 
-    Averages to twice the size or more take a third of the time. Values of photos differ by 0.4 of 255 in the mean,
-    those of fine regular patterns by more; the agreement of copies moves by about 0.01.
+    Averages to twice the size or more take a third of the time. Values of photos differ by 0.4 of 255 in the mean.
     """
     return np.asarray(picture.resize((SIZE, SIZE), Image.Resampling.LANCZOS, reducing_gap=2.0))

@@ -5,10 +5,10 @@ The subject of a mask depends on how the mask is stored:
 | mask | subject |
 |---|---|
 | 0 and one other value, of any bit depth (0/1, 0/7, 0/255, 16-bit 0/255, ...), bool | the other value |
-| many gray values up to the format's maximum (255; 16 bits: 65,535), as JPEG leaves them | soft: value / maximum |
+| gray values up to the format's maximum (255; 16 bits: 65,535), more than 16 or most of them there | value / maximum |
 | floats in [0, 1] | soft, as they are |
 | palette (P) | by index, not by color; index 0 is background |
-| transparency that varies over one color, or over a picture (a cut-out) | alpha |
+| transparency that varies over one color, or over a picture of more than 256 (a cut-out) | alpha |
 | colors on black | the color, if there is one |
 | several values, indices or colors | none until `mask_id` names one: 3, or "#ff0000" |
 
@@ -21,20 +21,18 @@ turned the same way, and a mask of the upright size is used as it is; any other 
 
 from __future__ import annotations
 
-import math
 import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard, get_args
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from PIL import Image, ImageChops
+from PIL import Image
 from torch import Tensor
 
-from idmetric.metric import paths as inputs
+from idmetric.metric import paths
 from idmetric.metric.images import (
     WHITE,
     Array,
@@ -42,31 +40,37 @@ from idmetric.metric.images import (
     ImageLike,
     ImageReadError,
     Outside,
+    Sides,
+    average_to,
     channels_last,
     check_pixels,
     color_of,
     convert,
     describe,
-    eight_bit,
-    float_pixels,
-    image_of_bytes,
+    is_array,
     is_float,
     is_image_like,
     naming,
     number_of,
     open_image,
-    read_image,
+    read_picture,
     stored_orientation,
 )
 from idmetric.metric.images import MaskId as MaskId
-from idmetric.metric.pixels import average_to
-from idmetric.metric.resampling import Sides
 
-# Masks in any arrangement: one for each image, a batch, a folder of them; `coverage` reads them.
+_LEAST_SHARE = 0.001  # of an image: a mask that selects less gets a warning
+_MOST_LABELS = 16  # a gray mask of no more values is a map of labels, unless most of its subject has the maximum
 
 
 class MaskWarning(UserWarning):
     """A mask that can be used, but probably selects something else than was meant."""
+
+
+class SeveralLabelsError(ImageReadError):
+    """A mask with several labels, of which none was chosen."""
+
+
+# Masks in any arrangement: one for each image, a batch, a folder of them
 
 
 @dataclass(frozen=True)
@@ -88,18 +92,13 @@ def labeled(masks: Any, mask_id: MaskId | None) -> Any:
         return masks
     if not _are_several(masks):
         return Labeled(masks, mask_id)
-    return [labeled(mask, mask_id) for mask in _without_gaps(masks)]
+    return [labeled(mask, mask_id) for mask in masks]
 
 
 def _are_several(masks: Any) -> TypeGuard[Iterable[Any]]:
     if isinstance(masks, Tensor):
         return masks.ndim in (3, 4)
-    return isinstance(masks, Iterable) and not isinstance(masks, Mapping) and not is_image_like(masks)
-
-
-def _without_gaps(masks: Iterable[Any]) -> list[Any]:
-    """Masks as a list; NaN, with which pandas marks an empty cell, becomes None."""
-    return [None if isinstance(mask, float) and math.isnan(mask) else mask for mask in masks]
+    return isinstance(masks, Iterable) and not is_image_like(masks)
 
 
 def split_masks(masks: Masks, images: Sequence[Any]) -> list[MaskLike | None]:
@@ -113,24 +112,17 @@ def split_masks(masks: Masks, images: Sequence[Any]) -> list[MaskLike | None]:
         return [None] * len(images)
 
     # a folder, perhaps with a label for all masks in it
-    folder: Any = masks
-    mask_id = None
-    if isinstance(masks, Labeled):
-        folder = masks.source
-        mask_id = masks.mask_id
+    folder, mask_id = _without_label(masks)
     if isinstance(folder, str | os.PathLike) and os.path.isdir(folder):
         files = [os.fspath(image) for image in images if isinstance(image, str | os.PathLike)]
         if len(files) != len(images):
             raise ValueError(f"masks in the folder {os.fspath(folder)!r} are found by the images' paths: give files")
-        mask_files = inputs.masks_of(folder, files)
+        mask_files = paths.masks_of(folder, files)
         if None in mask_files:
-            image_without_mask = files[mask_files.index(None)]
-            raise ImageReadError(*inputs.absent_mask(folder, image_without_mask))
+            raise ImageReadError(*paths.absent_mask(folder, files[mask_files.index(None)]))
         return [labeled(mask, mask_id) for mask in mask_files]
 
-    mask_list: list[Any] = [masks]
-    if _are_several(masks):
-        mask_list = _without_gaps(masks)
+    mask_list: list[Any] = list(masks) if _are_several(masks) else [masks]
     if len(mask_list) != len(images):
         raise ValueError(
             f"{len(mask_list)} masks for {len(images)} images: give one for each (None where there is none)"
@@ -138,13 +130,13 @@ def split_masks(masks: Masks, images: Sequence[Any]) -> list[MaskLike | None]:
     return mask_list
 
 
-_LEAST_SHARE = 0.001  # of an image: a mask that selects less gets a warning
-_PICTURE = 64  # colors: an image with more is a picture, not a map of labels
-_LEVELS = 16  # a soft mask that misses the maximum by a little must have more gray values than this
-_TINT = 8  # of 255: how far lossy compression may tint gray
+def _without_label(mask: Any) -> tuple[Any, MaskId | None]:
+    if isinstance(mask, Labeled):
+        return mask.source, mask.mask_id
+    return mask, None
 
-# (H, W), the value that means wholly covered, and the gray values of a soft mask that look like labels
-Values = tuple[Array, float, list[Any]]
+
+# One mask
 
 
 def read_mask(
@@ -164,47 +156,28 @@ def read_mask(
         mask_id: the label that is the subject, where there are several.
 
     Raises:
-        ImageReadError: as `read_image`; for several labels without `mask_id`, and where that is not among them; for a
-            mask that does not fit its image.
+        ImageReadError: as `read_image`; for several labels without `mask_id`, a mask that does not hold it, or one that
+            does not fit its image.
     """
-    stored: Any = source
-    if isinstance(source, Labeled):
-        stored = source.source
-        mask_id = source.mask_id
-    is_computed = False  # coverage, as this function returns it
-    orientation = None
+    stored, label = _without_label(source)
+    if label is None:
+        label = mask_id
     with naming(stored):
-        if not isinstance(stored, Tensor | np.ndarray):
+        orientation = None
+        if is_array(stored):
+            values = _of_array(channels_last(stored), label)
+        else:
             opened = open_image(stored)
             orientation = stored_orientation(opened)
-            values, full, labels = _of_image(opened, mask_id)
-            del opened  # a byte per pixel less
-        elif is_float(stored):
-            is_computed = isinstance(stored, Tensor)
-            values, full, labels = _of_floats(channels_last(stored), mask_id)
-        else:
-            values, full, labels = _of_integers(channels_last(stored), mask_id)
-        if labels:
-            message = (
-                f"the mask {describe(stored)} is read as a soft mask, but its {len(labels)} values "
-                f"({_listed(labels)}) look like labels: choose one with mask_id={labels[0]} (--mask-id {labels[0]}) "
-                "if they are"
-            )
-            warnings.warn(message, MaskWarning, stacklevel=2)
+            values = _of_image(opened, label)
         if image is not None:
             values = _turned_as(image, values, orientation, stored)
-            if not is_computed:
-                _warn_of_share(values, full, stored)
 
-    # a tensor needs an array that can be written to, of a type that torch knows, in the machine's byte order
-    if values.dtype.kind != "f" and values.dtype != np.uint8:
-        values = values.astype(np.float32)  # exact, as they are at most 65535
-    if not values.flags.writeable:
-        values = values.copy()
-    mask = torch.from_numpy(values)
-    if size is not None and tuple(size) != tuple(mask.shape):
-        return average_to(mask, size, full)
-    return mask.float().div_(full)
+    mask = torch.from_numpy(np.array(values, np.float32))
+    is_computed = isinstance(stored, Tensor) and is_float(stored)  # coverage, as this function returns it
+    if image is not None and not is_computed:
+        _warn_of_share(mask, stored)
+    return mask if size is None else average_to(mask, size)
 
 
 def same_shape(a: Sides, b: Sides) -> bool:
@@ -212,202 +185,110 @@ def same_shape(a: Sides, b: Sides) -> bool:
     return abs(a[0] * b[1] - a[1] * b[0]) <= max(sum(a), sum(b))
 
 
-# Encodings
+# Encodings: coverage (H, W) in [0, 1], as bool or floats
 
 
-def _of_floats(array: Array, mask_id: MaskId | None) -> Values:
-    """Shares (H, W, C), as they are: of varying alpha, else of luminance (ITU-R 601, as Pillow)."""
+def _of_array(array: Array, mask_id: MaskId | None) -> Array:
+    """Values (H, W, C): floats are shares, integers are labels or gray values."""
+    if array.shape[2] > 1 and array.dtype == np.uint8:
+        return _of_image(Image.fromarray(array), mask_id)
+    if array.shape[2] > 1:
+        raise ValueError(f"a mask of {array.dtype} has one channel: choose one, or convert it to uint8")
+    values = array[..., 0]
+    if not is_float(array):
+        full = {"uint8": 255, "uint16": 65535}.get(array.dtype.name)
+        return _of_values(values, full, mask_id)
     if mask_id is not None:
         raise ValueError("a mask of floats holds shares, not labels: leave mask_id out, or give integers")
-    alpha = array[..., -1]
-    if array.shape[2] in (2, 4) and alpha.min() != alpha.max():
-        shares = alpha
-    elif array.shape[2] < 3:
-        shares = array[..., 0]
-    else:
-        shares = array[..., :3].astype(np.float64) @ np.array([0.299, 0.587, 0.114])
-    check_pixels(torch.from_numpy(shares))
-    return shares.clip(0, 1), 1, []
+    check_pixels(torch.from_numpy(values))
+    return values.clip(0, 1)
 
 
-def _of_integers(array: Array, mask_id: MaskId | None) -> Values:
-    """Integers or bool (H, W, C); 8-bit color goes through Pillow."""
-    if array.dtype == np.bool_:
-        array = array * np.uint8(255)
-    if array.shape[2] > 1 and array.dtype == np.uint8:
-        return _of_image(image_of_bytes(array), mask_id)
-
-    if array.shape[2] > 1:
-        raise ValueError(f"a mask with several channels must be 8-bit, not {array.dtype}: convert it to uint8")
-    full = {"uint8": 255, "uint16": 65535}.get(array.dtype.name)
-    values = array[..., 0]
-    return _of_values(values, full, mask_id)
-
-
-def _of_image(image: Image.Image, mask_id: MaskId | None) -> Values:
+def _of_image(image: Image.Image, mask_id: MaskId | None) -> Array:
     """An image of any of Pillow's modes."""
-    if image.mode == "F":
-        return _of_floats(np.array(image)[..., None], mask_id)
     if image.has_transparency_data:
-        alpha = convert(eight_bit(image), "RGBA").getchannel("A")
-        low, high = alpha.getextrema()
-        if low != high:
-            return _of_transparent(image, alpha, mask_id)
-    if image.mode in ("LA", "La"):
-        image = convert(eight_bit(image), "LA").getchannel("L")
-    if image.mode in ("1", "L"):
-        return _of_values(np.asarray(image), 255, mask_id)
+        rgba = convert(image, "RGBA")
+        if len(set(rgba.getchannel("A").getextrema())) > 1:
+            return _of_transparent(rgba, mask_id)
+    if image.mode == "F":
+        return _of_array(np.array(image)[..., None], mask_id)
     if image.mode == "P":
         return _of_values(np.asarray(image), None, mask_id, "palette indices")
-    if image.mode.startswith("I"):
-        return _of_values(np.asarray(image), 65535, mask_id)
+    if image.mode in ("1", "L") or image.mode.startswith("I"):
+        full = 255 if image.mode == "L" else 65535
+        return _of_values(np.asarray(image), full, mask_id)
     return _of_colors(convert(image, "RGB"), mask_id)
 
 
-def _of_transparent(image: Image.Image, alpha: Image.Image, mask_id: MaskId | None) -> Values:
-    """An image of varying alpha: alpha alone counts where the visible part has one color, or is a picture.
-
-    Otherwise its colors, or indices, are labels, and transparent pixels are background like black, or index 0.
-    """
-    visible = alpha.point(lambda value: 255 * bool(value))
-    is_palette = image.mode == "P"
-    front = image
-    if not is_palette:
-        front = convert(eight_bit(image), "RGBA").convert("RGB")
-
-    # in the visible part
-    counts = np.reshape(front.histogram(visible), (-1, 256))  # of each channel's values
-    values_of_channels = (counts > 0).sum(1)
-    most_values = int(values_of_channels.max())
-    if mask_id is None and (most_values == 1 or (is_palette and most_values > _PICTURE)):
-        return np.asarray(alpha), 255, []
-
-    on_black = Image.new(front.mode, front.size)
-    on_black.paste(front, mask=visible)
-    if mask_id is None and not is_palette and on_black.getcolors(_PICTURE) is None:
-        return np.asarray(alpha), 255, []
-
-    if is_palette:
-        values, full, labels = _of_values(np.asarray(on_black), None, mask_id, "palette indices")
-    else:
-        values, full, labels = _of_colors(on_black, mask_id)
-    within_alpha = ImageChops.multiply(Image.fromarray(values), alpha)
-    return np.asarray(within_alpha), full, labels
+def _of_transparent(image: Image.Image, mask_id: MaskId | None) -> Array:
+    """The alpha of an RGBA image whose visible part is a picture, or has one color."""
+    alpha = image.getchannel("A")
+    visible = Image.new("RGBA", image.size)
+    visible.paste(image.convert("RGB"), mask=alpha.point(lambda value: 255 * bool(value)))
+    counts: Any = visible.getcolors(256) or []
+    visible_colors = [color for _, color in counts if color[3]]
+    if mask_id is not None or len(visible_colors) > 1:
+        raise ValueError("its transparency and its colors may both be the mask: save one of them as a gray PNG")
+    shares: Array = np.asarray(alpha) / np.float32(255)
+    return shares
 
 
-def _of_colors(image: Image.Image, mask_id: MaskId | None) -> Values:
+def _of_colors(image: Image.Image, mask_id: MaskId | None) -> Array:
     """An RGB image: gray where its channels agree, else its colors are labels, and black is background."""
-    red, green, blue = image.split()
-    highest = ImageChops.lighter(ImageChops.lighter(red, green), blue)
-    lowest = ImageChops.darker(ImageChops.darker(red, green), blue)
-    spread = np.max(ImageChops.difference(highest, lowest).getextrema())
-    brightest = np.max(highest.getextrema())
-    if not str(mask_id).startswith("#"):
-        if spread == 0:
-            return _of_values(np.asarray(red), 255, mask_id)
-        if spread <= _TINT and _is_near(brightest, 255):
-            return _of_values(np.asarray(image.convert("L")), 255, mask_id)
-
-    counts = image.getcolors(256)
+    counts: Any = image.getcolors(256)
     if counts is None:
         raise ValueError(
             "it holds more than 256 colors, as a photo or a lossy file does, which does not show the subject's: "
             "save it as a gray PNG, white = subject"
         )
-    colors = sorted(color for _, color in counts if any(color))  # type: ignore[arg-type]  # of RGB
-    color = _label(color_of, mask_id, colors, "colors")
-    is_subject = (np.asarray(image) == color).all(-1)
-    return _black_and_white(is_subject), 255, []
+    colors = sorted(color for _, color in counts if any(color))
+    is_gray = all(len(set(color)) == 1 for color in colors)
+    if is_gray and not str(mask_id).startswith("#"):
+        return _of_values(np.asarray(image.getchannel("R")), 255, mask_id)
+    is_subject: Array = (np.asarray(image) == _label(color_of, mask_id, colors, "colors")).all(-1)
+    return is_subject
 
 
-def _black_and_white(is_subject: NDArray[np.bool_]) -> NDArray[np.uint8]:
-    return is_subject.view(np.uint8) * np.uint8(255)
-
-
-def _of_values(array: Array, full: int | None, mask_id: MaskId | None, kind: str = "values") -> Values:
+def _of_values(array: Array, full: int | None, mask_id: MaskId | None, kind: str = "values") -> Array:
     """Integers (H, W): one label, or a soft mask if there are gray values up to `full`.
 
     Args:
         full: the maximum of the format; None where values do not mean brightness.
         kind: how messages call them.
     """
-    if array.dtype == np.bool_:
-        array = array.view(np.uint8)
     low = int(array.min())
-    high = int(array.max())
     if low < 0:
         raise ValueError(f"a mask holds no negative values, found {low}: use 0 for the background")
     labels = [label for label in np.unique(array).tolist() if label]
-
-    # a soft mask
-    if mask_id is None and len(labels) > 1 and full is not None:
-        is_near_full = _is_near(high, full) and len(labels) > _LEVELS
-        if high == full or is_near_full:
-            return array, full, _suspicious(array, full, labels)
-
-    # one label
-    if mask_id is None and labels in ([], [255]) and array.dtype == np.uint8:
-        return array, 255, []
     if mask_id is None and not labels:
-        return _black_and_white(array != 0), 255, []
-    label = _label(number_of, mask_id, labels, kind)
-    return _black_and_white(array == label), 255, []
+        return array.astype(np.bool_)
 
-
-def _suspicious(array: Array, full: int, labels: list[int]) -> list[int]:
-    """The values of a soft mask if they look like labels: a few, most of the mask below the maximum; else none.
-
-    They are more likely objects then, and the maximum a label for unknown pixels.
-    """
-    inside = np.count_nonzero(array)
-    at_maximum = np.count_nonzero(array == full)
-    if len(labels) <= _LEVELS and 2 * at_maximum < inside:
-        return labels
-    return []
-
-
-def _is_near(value: float, full: int) -> bool:
-    """Whether this may be the maximum after lossy compression."""
-    return value >= full - full // 16
-
-
-# Labels
+    # a few values, most of them below the maximum, are more likely objects, and the maximum marks unknown pixels
+    if mask_id is None and len(labels) > 1 and labels[-1] == full:
+        has_many_at_maximum = 2 * np.count_nonzero(array == full) >= np.count_nonzero(array)
+        if len(labels) > _MOST_LABELS or has_many_at_maximum:
+            shares: Array = array / np.float32(full)
+            return shares
+    is_subject: Array = array == _label(number_of, mask_id, labels, kind)
+    return is_subject
 
 
 def _label(parse: Callable[[MaskId], Any], mask_id: MaskId | None, labels: list[Any], kind: str) -> Any:
     """The label that is asked for, which the mask must hold; without `mask_id` its only one."""
     if mask_id is None and len(labels) == 1:
         return labels[0]
+    names = ["#{:02x}{:02x}{:02x}".format(*label) if isinstance(label, tuple) else str(label) for label in labels]
+    listed = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
     if mask_id is None:
-        example = labels[0] if isinstance(labels[0], int) else _shown(labels[0])
-        reason = (
-            f"it holds {len(labels)} {kind} ({_listed(labels)}), and any may be the subject: choose one with "
-            f"mask_id={example!r} (--mask-id '{example}'), or save a mask of 0 and 255 (rescaled to "
-            "the format's maximum, if it is soft)"
+        raise SeveralLabelsError(
+            "",  # `naming` adds the mask's name
+            f"it holds {len(labels)} {kind} ({listed}), and any may be the subject: choose one with mask_id "
+            f"(--mask-id '{names[0]}'), or save a mask of 0 and 255 (rescaled to the format's maximum, if it is soft)",
         )
-        raise ImageReadError("", reason, has_several_labels=True)  # `naming` adds the mask's name
-
-    content = f"the mask's {kind} are {_listed(labels)}" if labels else "the mask is empty"
-    try:
-        label = parse(mask_id)
-    except ValueError as error:
-        raise ValueError(f"{error}; {content}") from error
+    label = parse(mask_id)
     if label not in labels:
-        raise ValueError(f"it does not hold {_shown(label)}: {content}")
+        raise ValueError(f"it does not hold {mask_id}: the mask's {kind} are {listed or 'none, as it is empty'}")
     return label
-
-
-def _listed(labels: list[Any]) -> str:
-    shown = [_shown(label) for label in labels]
-    if len(shown) > 8:
-        shown[7:-1] = ["..."]
-    return ", ".join(shown)
-
-
-def _shown(label: int | Color) -> str:
-    if isinstance(label, tuple):
-        return "#{:02x}{:02x}{:02x}".format(*label)
-    return str(label)
 
 
 # Masks that do not fit, or that probably select something else than was meant
@@ -420,61 +301,50 @@ def _turned_as(image: Image.Image | Tensor, values: Array, mask_orientation: int
         mask_orientation: the mask's EXIF orientation, by which it has been turned; None without one.
         source: of the mask, for a warning.
     """
-    if isinstance(image, Tensor):
-        size = (image.shape[-2], image.shape[-1])
-        orientation = 1
-    else:
-        size = (image.height, image.width)
+    size = _size_of(image)
+    orientation = 1
+    if isinstance(image, Image.Image):
         orientation = stored_orientation(image) or 1
-    stored_size = size
-    if orientation >= 5:
-        stored_size = (size[1], size[0])
     mask_size = (values.shape[0], values.shape[1])
+    stored_size = size[::-1] if orientation >= 5 else size
 
-    if mask_size == size:
-        if orientation > 1 and stored_size == size and mask_orientation is None:
-            message = (
-                f"EXIF turns the photo of the mask {describe(source)} (orientation {orientation}), and the mask has no "
-                "orientation of its own: it is taken as upright; turn it if it was made from the stored pixels"
-            )
-            warnings.warn(message, MaskWarning, stacklevel=3)
-        return values
-    if mask_size == stored_size and mask_orientation in (None, 1):
-        return np.ascontiguousarray(_TURNED[orientation](values))
-    if same_shape(mask_size, size):
-        return values
+    if mask_size == stored_size != size and mask_orientation in (None, 1):
+        values = values.T
+        if orientation in (6, 7):
+            values = values[:, ::-1]
+        return values[::-1] if orientation in (7, 8) else values
+    if not same_shape(mask_size, size):
+        turned = f" (stored as {_by(stored_size)}, EXIF turns it)" if stored_size != size else ""
+        raise ValueError(
+            f"the mask has {_by(mask_size)} pixels and its image {_by(size)}{turned}, another shape: resize it to that"
+        )
+    if mask_size == size == stored_size and orientation > 1 and mask_orientation is None:
+        message = (
+            f"EXIF turns the photo of the mask {describe(source)} (orientation {orientation}), and the mask has no "
+            "orientation of its own: it is taken as upright; turn it if it was made from the stored pixels"
+        )
+        warnings.warn(message, MaskWarning, stacklevel=3)
+    return values
 
-    stored = "" if orientation < 5 else f" (stored as {_by(stored_size)}, EXIF turns it)"
-    raise ValueError(
-        f"the mask has {_by(mask_size)} pixels and its image {_by(size)}{stored}, another shape: resize it to that"
-    )
+
+def _size_of(image: Image.Image | Tensor) -> Sides:
+    if isinstance(image, Image.Image):
+        return image.height, image.width
+    return image.shape[-2], image.shape[-1]
 
 
 def _by(size: Sides) -> str:
-    height, width = size
-    return f"{width}x{height}"
+    return f"{size[1]}x{size[0]}"
 
 
-_TURNED: dict[int, Callable[[Array], Array]] = {  # EXIF's orientations that swap width and height
-    5: lambda x: x.T,
-    6: lambda x: np.rot90(x, -1),
-    7: lambda x: np.rot90(x, 2).T,
-    8: np.rot90,
-}
-
-
-def _warn_of_share(values: Array, full: float, source: Any) -> None:
-    share = float(values.mean(dtype=np.float64)) / full
-    if values.min() >= full:
-        # without its name, so that it is shown once for many masks
-        message = "a mask that selects all of its image changes nothing, as an image without a mask is seen whole"
-        warnings.warn(message, MaskWarning, stacklevel=3)
-    elif 0 < share < _LEAST_SHARE:
-        message = f"the mask {describe(source)} selects only {100 * share:.2g} % of its image: is it the right one?"
+def _warn_of_share(mask: Tensor, source: Any) -> None:
+    share = mask.mean(dtype=torch.float64).item()
+    if 0 < share < _LEAST_SHARE or share == 1:
+        message = f"the mask {describe(source)} selects {100 * share:.2g} % of its image: is it the right one?"
         warnings.warn(message, MaskWarning, stacklevel=3)
 
 
-# Select the subject of one image of any kind by its mask; `subjects` does so for batches of pixels.
+# The subject of one image of any kind, and of each image in a batch of pixels
 
 Cut = tuple[int, int, int, int]
 
@@ -503,37 +373,23 @@ def cut_out(
     """
     if outside not in get_args(Outside):
         raise ValueError(f"unknown outside {outside!r}: choose one of {', '.join(get_args(Outside))}")
-    subject: Image.Image | Tensor
-    if isinstance(image, Tensor | np.ndarray) and is_float(image):
-        with naming(image):
-            subject = float_pixels(image, background)
-        size = (subject.shape[1], subject.shape[2])
-    else:
-        subject = read_image(image, background=background)
-        size = (subject.height, subject.width)
-    cover = read_mask(mask, size, image=subject)
+    picture = read_picture(image, background=background)
+    cover = read_mask(mask, _size_of(picture), image=picture)
     if not cover.any():
-        source = mask.source if isinstance(mask, Labeled) else mask
-        raise ImageReadError(describe(source), "it is empty: a mask must select something, white = subject")
+        raise ImageReadError(describe(_without_label(mask)[0]), "it is empty: white marks the subject")
+    if isinstance(picture, Tensor):
+        subjects, covers = subject_of(picture[None], cover[None], outside)
+        assert covers is not None
+        return subjects[0][0], covers[0][0]
     if outside == "keep":
-        return subject, cover
+        return picture, cover
 
-    # paint the rest
-    fill = 255 if outside == "white" else 0
-    if isinstance(subject, Tensor):
-        weight = cover.to(subject.device, subject.dtype)
-        subject = subject * weight + fill / 255 * (1 - weight)
-    else:
-        around = np.empty(cover.shape, np.uint8)
-        for around_row, cover_row in zip(around, cover.numpy(), strict=True):  # row by row takes little memory
-            around_row[:] = 255 - (cover_row * 255).round()
-        subject.paste((fill, fill, fill), mask=Image.fromarray(around))
-
+    around = 255 - (cover * 255).round().byte()
+    picture.paste("white" if outside == "white" else "black", mask=Image.fromarray(around.numpy()))
     if outside == "crop":
         box = box_of(cover)
-        cover = cut_to(cover, box)
-        subject = cut_to(subject, box) if isinstance(subject, Tensor) else subject.crop(box)
-    return subject, cover
+        return picture.crop(box), cut_to(cover, box)
+    return picture, cover
 
 
 def box_of(cover: Tensor) -> Cut:
@@ -543,9 +399,7 @@ def box_of(cover: Tensor) -> Cut:
         inside = cover > 0
     rows = inside.any(1).nonzero().flatten().tolist()
     columns = inside.any(0).nonzero().flatten().tolist()
-    left, right = columns[0], columns[-1] + 1
-    top, bottom = rows[0], rows[-1] + 1
-    return left, top, right, bottom
+    return columns[0], rows[0], columns[-1] + 1, rows[-1] + 1
 
 
 def cut_to(x: Tensor, cut: Cut) -> Tensor:
@@ -554,11 +408,8 @@ def cut_to(x: Tensor, cut: Cut) -> Tensor:
     return x[..., top:bottom, left:right]
 
 
-# Select the subject of each image in a batch of pixels, by masks, with the graph of the pixels.
-
-
 def subject_of(x: Tensor, masks: Tensor | None, outside: Outside = "black") -> tuple[list[Tensor], list[Tensor] | None]:
-    """The pixels of each image that show the subject.
+    """The pixels of each image that show the subject, with their graph.
 
     Args:
         x: pixels (B, 3, H, W) in [0, 1].
@@ -574,7 +425,6 @@ def subject_of(x: Tensor, masks: Tensor | None, outside: Outside = "black") -> t
     """
     if masks is None:
         return [x], None
-
     cover = coverage(masks, x)
     if outside != "keep":
         weight = cover[:, None]
@@ -583,8 +433,14 @@ def subject_of(x: Tensor, masks: Tensor | None, outside: Outside = "black") -> t
             x = x + (1 - weight)
     if outside != "crop":
         return [x], [cover]
-    cuts = [box_of(image_cover) for image_cover in cover.detach()]
-    return _cut_each(x, cuts), _cut_each(cover, cuts)
+
+    images = []
+    covers = []
+    for number, image_cover in enumerate(cover):
+        box = box_of(image_cover.detach())
+        images.append(cut_to(x[number : number + 1], box))
+        covers.append(cut_to(image_cover[None], box))
+    return images, covers
 
 
 def coverage(masks: Tensor, x: Tensor) -> Tensor:
@@ -594,24 +450,14 @@ def coverage(masks: Tensor, x: Tensor) -> Tensor:
         cover = masks[:, 0]
     if cover.ndim != 3 or len(cover) != len(x) or not cover.numel():
         raise ValueError(f"masks must have shape ({len(x)}, h, w) or ({len(x)}, 1, h, w), got {tuple(masks.shape)}")
-    _, mask_height, mask_width = cover.shape
-    height, width = x.shape[-2:]
-    if not same_shape((mask_height, mask_width), (height, width)):
-        raise ValueError(
-            f"masks of {mask_width}x{mask_height} pixels have another shape than images of {width}x{height}: "
-            "turn or resize them as the images were"
-        )
+    size = _size_of(x)
+    if not same_shape(_size_of(cover), size):
+        raise ValueError(f"masks of {_by(_size_of(cover))} pixels have another shape than images of {_by(size)}")
 
     cover = cover.to(x.device, x.dtype)
     if not torch.compiler.is_compiling():  # looking at values would break the graph
         check_pixels(cover)
-        is_empty = cover.detach().amax((1, 2)) <= 0
-        empty = is_empty.nonzero().flatten().tolist()
+        empty = (cover.detach().amax((1, 2)) <= 0).nonzero().flatten().tolist()
         if empty:
             raise ValueError(f"the masks of images {empty} are empty: leave these images out, or give others")
-    return average_to(cover, (height, width))
-
-
-def _cut_each(batch: Tensor, cuts: Sequence[Cut]) -> list[Tensor]:
-    """Each image of a batch (B, ..., H, W) cut, as a batch of one."""
-    return [cut_to(batch[i : i + 1], cut) for i, cut in enumerate(cuts)]
+    return average_to(cover, size)

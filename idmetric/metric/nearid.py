@@ -27,9 +27,8 @@ from idmetric.metric.checkpoints.weights import check_finite, load_state, read_t
 from idmetric.metric.embedder import Embedder, opening
 from idmetric.metric.errors import CheckpointError, understanding
 from idmetric.metric.files import StrPath, shown
-from idmetric.metric.images import WHITE, Color, Preprocessing
+from idmetric.metric.images import WHITE, Color, Preprocessing, check_interpolation
 from idmetric.metric.load import tell_apart
-from idmetric.metric.resampling import check_interpolation
 from idmetric.metric.timm_models import Features, build, final_tokens
 
 FILES = (*checkpoint.FILES, PROCESSOR)

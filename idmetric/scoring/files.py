@@ -104,13 +104,7 @@ def _listed(images: Any, name: str) -> list[str]:
     """The files, and images in memory, which are called by the name and their place in the list."""
     if isinstance(images, str | os.PathLike):
         return paths.all_listed([images])
-    from idmetric.metric.images import holds_paths
-
-    if _is_one(images):
-        images = [images]
-    elif holds_paths(images):
-        images = images.ravel().tolist()
-    sources = list(images)
+    sources = [images] if _is_one(images) else list(images)
     if all(isinstance(source, str | os.PathLike) for source in sources):
         return paths.all_listed(sources)
 

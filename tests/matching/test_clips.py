@@ -185,7 +185,7 @@ def test_clips_that_cannot_be_used_are_named_or_skipped(tmp_path):
         "text.mp4": "not readable as a video",
         "absent.mp4": "the file does not exist",
         "cut.gif": "damaged after",
-        "folder": "the folder holds no images",
+        "folder": "holds no images",
         "sound.mp4": "the file contains no video",
     }
     sound(tmp_path / "sound.mp4")

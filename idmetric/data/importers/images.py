@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import io
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from PIL import Image
 
 from idmetric.data.manifest.errors import ManifestError
-from idmetric.metric.images import is_stored_image, open_file
+from idmetric.metric.images import open_file
 
 _ENDINGS = {"JPEG": ".jpg", "PNG": ".png", "WEBP": ".webp", "GIF": ".gif", "BMP": ".bmp", "TIFF": ".tif", "MPO": ".jpg"}
 
 
 def content(value: Any) -> tuple[bytes | None, str | None]:
     """(bytes, path) of an image in a table; one of them is None; both are for a row without an image."""
-    if is_stored_image(value):
+    if isinstance(value, Mapping):
         data, path = value.get("bytes"), value.get("path")
         value = path if data is None else data
     if isinstance(value, bytes | bytearray | memoryview):

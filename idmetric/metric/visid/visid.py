@@ -42,10 +42,9 @@ from idmetric.metric.embedder import (
 from idmetric.metric.embedding import Embedding
 from idmetric.metric.errors import CheckpointError, understanding
 from idmetric.metric.files import StrPath, need, replacing
-from idmetric.metric.images import WHITE, Color, ImageLike, Outside, split_images
+from idmetric.metric.images import WHITE, Color, ImageLike, Outside, place, split_images
 from idmetric.metric.load import tell_apart
 from idmetric.metric.masks import Images, MaskId, Masks
-from idmetric.metric.pixels import place
 from idmetric.metric.visid.config import IMAGE, STEP, TASKS, VisIDConfig
 from idmetric.metric.visid.prompt import PromptInput, patchify, prompt_tokens, vision_positions
 

@@ -101,7 +101,7 @@ def test_a_folder_and_a_pattern_are_the_same_list_in_natural_order(tmp_path: Pat
     assert listed(f"{tmp_path}/h [1]/*.png") == [f"{tmp_path}/h [1]/x.png"]  # brackets of a folder that is there
     assert listed("absent.png") == ["absent.png"]
     assert listed("https://example.org/a*.png") == ["https://example.org/a*.png"]
-    with pytest.raises(RequestError, match="nothing matches"):
+    with pytest.raises(RequestError, match=r"no\*\.png"):
         listed(tmp_path / "no*.png")
 
 
@@ -112,7 +112,7 @@ def test_python_takes_folders_and_patterns_as_lists(metric: IDSim, folder: Path)
     assert metric.embed(str(folder / "refs" / "*.png")).cls.equal(expected)
     assert metric.pairwise(folder / "refs", folder / "gen").shape == (3, 3)
     assert metric(folder / "refs", folder / "gen" / "a").shape == (3,)  # of one image
-    with pytest.raises(ImageReadError, match="holds no images"):
+    with pytest.raises(ImageReadError, match="made"):
         metric.embed(folder / "made")
 
 
@@ -195,7 +195,7 @@ def test_one_mask_for_two_images_is_refused(run: Run, folder: Path, saved: Path)
     images = ("gen/a/0.png", "gen/b/0.png")
     status, out, err = run("refs/1.png", *images, "--mask-dir", "masks")
     assert (status, out) == (2, "")
-    for name in (*images, "masks/0.png", "masks/a/0.png", "masks/b/0.png"):
+    for name in (*images, "masks/0.png", "masks/a", "masks/b"):
         assert name in err
     (folder / "p.csv").write_text("refs/1.png,gen/a/0.png\nrefs/1.png,gen/b/0.png\n")
     assert run("--pairs", "p.csv", "--mask-dir", "masks")[0] == 2

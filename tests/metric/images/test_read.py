@@ -1,11 +1,10 @@
-"""Images of every kind come out as the right pixels, and bad ones as one error that says what to do."""
+"""Images of every kind come out as the right pixels, and bad ones as one error that names them."""
 
 from __future__ import annotations
 
 import errno
 import io
 import os
-import re
 import struct
 import warnings
 import zlib
@@ -19,21 +18,20 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageFile
 
-import idmetric
+from idmetric.metric import images
 from idmetric.metric.images import (
-    MAX_PIXELS,
     ImageReadError,
     MultiFrameWarning,
     check_pixels,
     describe,
     read_image,
+    resize_pixels,
+    small_picture,
     split_images,
     to_pixels,
 )
 from idmetric.metric.masks import read_mask
-from idmetric.metric.pixels import resize_pixels
 from tests.fuzz import chunk
-from tests.metric.images.batches import load_batch
 
 
 def noise(height: int = 9, width: int = 7, channels: int = 3, seed: int = 0) -> np.ndarray:
@@ -57,125 +55,85 @@ def png(width: int, height: int, depth: int, color: int, rows: bytes, *extra: by
     return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
 
 
+def load_batch(sources: Any, size: tuple[int, int], **how: Any) -> torch.Tensor:
+    """Pixels (B, 3, height, width) of each image."""
+    return torch.stack([to_pixels(source, size, **how) for source in split_images(sources)])
+
+
 BOMB = png(50_000, 50_000, 8, 2, b"")
 
 
-# The error
-
-
-def bad_path(tmp_path: Path, case: str) -> Path:
-    path = tmp_path / f"{case}.png"
-    if case == "folder":
-        path.mkdir()
-    elif case == "dangling":
-        path.symlink_to(tmp_path / "nowhere")
-    elif case != "missing":
-        contents = {"empty": b"", "text": b"hello", "zeros": b"\0" * 999, "bomb": BOMB, "cut": BOMB[:20]}
-        path.write_bytes(contents[case])
-    return path
+# Refusals
 
 
 @pytest.mark.parametrize(
-    ("case", "reason", "way_out"),
-    [
-        ("missing", "does not exist", "check the path"),
-        ("dangling", "does not exist", "check the path"),
-        ("empty", "is empty", "fetch or write it again"),
-        ("folder", "folder", "give the image files|files ending in"),
-        ("text", "not an image", "save it again"),
-        ("zeros", "not an image", "save it again"),
-        ("cut", "not an image|cut short", "again"),
-        ("bomb", "too many pixels", "make it smaller"),
-    ],
+    ("case", "content"),
+    [("missing", None), ("empty", b""), ("text", b"hello"), ("zeros", bytes(999)), ("bomb", BOMB), ("cut", BOMB[:20])],
 )
-def test_bad_files_name_the_file_the_reason_and_the_way_out(
-    tmp_path: Path, case: str, reason: str, way_out: str
-) -> None:
-    path = bad_path(tmp_path, case)
-    for given_as in (path, str(path)):
+def test_bad_files_are_named(tmp_path: Path, case: str, content: bytes | None) -> None:
+    path = tmp_path / f"{case}.png"
+    if content is not None:
+        path.write_bytes(content)
+    for source in (path, str(path)):
         for read in (read_image, read_mask, lambda x: load_batch([x], (4, 4))):
             with pytest.raises(ImageReadError) as caught:
-                read(given_as)  # type: ignore[operator]
+                read(source)  # type: ignore[operator]
             assert caught.value.source == str(path)
-            assert str(path) in str(caught.value)
-            assert re.search(reason, caught.value.reason)
-            assert re.search(way_out, caught.value.reason)
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes")
+def test_folders_and_pipes_are_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.png")
+    for path in (tmp_path / "pipe.png", tmp_path):
+        for read in (read_image, read_mask):
+            with pytest.raises(ImageReadError) as caught:
+                read(path)  # type: ignore[operator]
+            assert caught.value.source == str(path)
+
+
+@pytest.mark.parametrize("reads_on", [False, True])
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "WEBP", "TIFF", "BMP"])
-@pytest.mark.parametrize("share", [0.02, 0.3, 0.6, 0.9])
-def test_truncated_files_raise(kind: str, share: float) -> None:
-    data = saved(Image.fromarray(noise(64, 64)), kind)
-    with pytest.raises(ImageReadError, match=r"cut short|not an image"):
-        read_image(data[: int(len(data) * share)])
-
-
-@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
-def test_truncated_files_raise_whatever_pillow_is_set_to(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
+@pytest.mark.parametrize("share", [0.02, 0.3, 0.9])
+def test_truncated_files_raise_whatever_pillow_is_set_to(
+    kind: str, share: float, reads_on: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", reads_on)
     data = saved(Image.fromarray(noise(64, 64)), kind)
     with pytest.raises(ImageReadError):
-        read_image(data[: len(data) // 3])
-    assert ImageFile.LOAD_TRUNCATED_IMAGES
+        read_image(data[: int(len(data) * share)])
+    assert reads_on == ImageFile.LOAD_TRUNCATED_IMAGES
 
 
 @pytest.mark.parametrize("kind", [b"zTXt", b"iTXt"])
-def test_long_texts_of_a_png_do_not_matter(kind: bytes, tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", [33, -12])  # after the header, before the end
+def test_long_texts_of_a_png_do_not_matter(kind: bytes, place: int) -> None:
     image = Image.fromarray(noise(64, 64))
     between = b"\0\1\0\0\0" if kind == b"iTXt" else b"\0\0"
     data = saved(image)
     text = chunk(kind, b"workflow" + between + zlib.compress(b"x" * 2_400_000))
-    path = tmp_path / "a.png"
-    path.write_bytes(data[:33] + text + data[33:])  # after the header
-    for source in (path, path.read_bytes()):
-        assert (array(read_image(source)) == array(image)).all()
+    assert (array(read_image(data[:place] + text + data[place:])) == array(image)).all()
 
 
 @pytest.mark.parametrize(("name", "subfile"), [("a.tif", 1), ("a.nef", 0)])
 def test_raw_files_and_thumbnails_are_refused(name: str, subfile: int, tmp_path: Path) -> None:
     path = tmp_path / name
     Image.fromarray(noise()).save(path, "TIFF", tiffinfo={254: subfile})
-    with pytest.raises(ImageReadError, match="convert it to PNG or JPEG") as caught:
+    with pytest.raises(ImageReadError, match="raw") as caught:
         read_image(path)
     assert caught.value.source == str(path)
 
 
-@pytest.mark.parametrize(
-    "address",
-    ["http://a.org/x.png", "https://a.org/x.png", "s3://b/x.png", "file:///x.png", "data:image/png;base64,AAAA"],
-)
+@pytest.mark.parametrize("address", ["http://a.org/x.png", "s3://b/x.png", "file:///x.png", "data:image/png;base64,AA"])
 def test_addresses_are_not_fetched(address: str) -> None:
-    with pytest.raises(ImageReadError, match="not fetched: download") as caught:
+    with pytest.raises(ImageReadError, match="not fetched") as caught:
         read_image(address)
     assert caught.value.source == address
-
-
-def test_a_closed_pil_image_is_not_called_damaged(tmp_path: Path) -> None:
-    Image.new("L", (4, 4)).save(tmp_path / "a.png")
-    with Image.open(tmp_path / "a.png") as left:
-        pass
-    unread, loaded = Image.open(tmp_path / "a.png"), Image.open(tmp_path / "a.png")
-    loaded.load()
-    unread.close()
-    loaded.close()
-    for image in (left, unread, loaded):
-        for read in (read_image, read_mask):
-            with pytest.raises(ImageReadError, match="this PIL image is closed: use it inside its with block"):
-                read(image)  # type: ignore[operator]
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes")
-def test_a_named_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe.png")
-    for read in (read_image, read_mask):
-        with pytest.raises(ImageReadError, match="it is a pipe or a device: give a file"):
-            read(tmp_path / "pipe.png")  # type: ignore[operator]
 
 
 def test_no_image_is_blamed_where_no_file_can_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else `--on-error skip` would leave out all images, as damaged ones."""
     Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
-    idmetric.metric.images.open_file(tmp_path / "a.png").close()  # loads plugins
+    images.open_file(tmp_path / "a.png").close()  # loads plugins
 
     def open_nothing(*_: object, **__: object) -> Any:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
@@ -185,24 +143,15 @@ def test_no_image_is_blamed_where_no_file_can_be_opened(tmp_path: Path, monkeypa
         read_image(tmp_path / "a.png")
 
 
-def test_bombs_are_refused_before_decoding_and_whatever_pillow_is_set_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ImageReadError, match="too many pixels"):
-        read_image(BOMB)
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)  # as some users do
-    monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: pytest.fail("decoded"))
-    with pytest.raises(ImageReadError, match=rf"50000 x 50000 pixels are more than the {MAX_PIXELS} allowed"):
-        read_image(BOMB)
-
-
-@pytest.mark.parametrize("size", [(100_000_000, 1), (1, 100_000_000)])
-def test_a_tiny_file_of_one_endless_line_is_refused_before_decoding(
+@pytest.mark.parametrize("size", [(50_000, 50_000), (100_000_000, 1), (1, 100_000_000)])
+def test_bombs_are_refused_before_decoding_and_whatever_pillow_is_set_to(
     monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]
 ) -> None:
     monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: pytest.fail("decoded"))
-    data = png(*size, 1, 0, bytes(1000))
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)  # as some users do
     for read in (read_image, read_mask):
-        with pytest.raises(ImageReadError, match="a side of 100000000 pixels is longer than the 1000000 allowed"):
-            read(data)  # type: ignore[operator]
+        with pytest.raises(ImageReadError, match=f"{size[0]} x {size[1]}"):
+            read(png(*size, 1, 0, bytes(1000)))  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("where", ["load", "convert", "resize"])
@@ -215,48 +164,51 @@ def test_an_image_that_does_not_fit_in_memory_is_named(
     path = tmp_path / "large.png"
     Image.new("L", (20, 20)).save(path)
     monkeypatch.setattr(Image.Image, where, fail)
-    with pytest.raises(ImageReadError, match="does not fit in memory: make it smaller") as caught:
+    with pytest.raises(ImageReadError, match="memory") as caught:
         to_pixels(path, (5, 5))
     assert caught.value.source == str(path)
 
 
 @pytest.mark.parametrize(
-    ("source", "reason"),
+    "source",
     [
-        (torch.zeros(5, 4, 4), "1 to 4 channels"),
-        (torch.zeros(9, 9, 3), "(C, H, W)"),
-        (torch.zeros(4), "(C, H, W)"),
-        (torch.zeros(2, 3, 4, 4), "index a batch"),
-        (torch.zeros(1, 2, 3, 4, 4), "(C, H, W)"),
-        (torch.zeros(3, 0, 4), "no pixels"),
-        (torch.zeros(3, 4, 4, dtype=torch.int64), "int64"),
-        (torch.zeros(3, 4, 4, dtype=torch.complex64), "complex64"),
-        (np.zeros((3, 9, 9), np.uint8), "(H, W, C)"),
-        (np.zeros((0, 4, 3), np.uint8), "no pixels"),
-        (np.zeros((4, 4, 3), np.int32), "use uint8"),
-        (np.zeros((4, 4, 3), object), "type object"),
-        (torch.full((3, 4, 4), 2.0).to(torch.float8_e5m2), "[2, 2]"),
-        (np.array(["a.png"]), "(H, W, C)"),
-        (Image.new("RGB", (0, 4)), "no pixels"),
-        (Image.fromarray(np.full((2, 2), 255, np.float32)), "[255, 255]"),
-        (Image.fromarray(np.full((2, 2), 70_000, np.int32)), "[70000, 70000]"),
-        (b"", "is empty"),
-        (b"junk", "not an image"),
+        torch.zeros(5, 4, 4),
+        torch.zeros(9, 9, 3),
+        torch.zeros(4),
+        torch.zeros(2, 3, 4, 4),
+        torch.zeros(3, 0, 4),
+        torch.zeros(3, 4, 4, dtype=torch.int64),
+        torch.zeros(3, 4, 4, dtype=torch.complex64),
+        np.zeros((3, 9, 9), np.uint8),
+        np.zeros((0, 4, 3), np.uint8),
+        np.zeros((4, 4, 3), np.int32),
+        np.zeros((4, 4, 3), object),
+        torch.full((3, 4, 4), 2.0).to(torch.float8_e5m2),
+        np.array(["a.png"]),
+        Image.new("RGB", (0, 4)),
+        Image.fromarray(np.full((2, 2), 255, np.float32)),
+        Image.fromarray(np.full((2, 2), 70_000, np.int32)),
+        b"",
     ],
-    ids=lambda x: x if isinstance(x, str) else describe(x),
+    ids=describe,
 )
-def test_bad_objects_raise_the_same_error(source: Any, reason: str) -> None:
-    for size in (None, (2, 2)):
-        with pytest.raises(ImageReadError) as caught:
-            to_pixels(source, size)
-        assert reason in str(caught.value)
-        assert caught.value.source == describe(source)
-    with pytest.raises(ImageReadError):
-        read_image(source)
+def test_bad_objects_raise_the_same_error(source: Any) -> None:
+    with pytest.raises(ImageReadError) as caught:
+        to_pixels(source, (2, 2))
+    assert caught.value.source == describe(source)
+
+
+def test_other_objects_are_a_type_error() -> None:
+    for thing in (None, 3):
+        with pytest.raises(TypeError):
+            read_image(thing)  # type: ignore[arg-type]
+    for nested in ([["a.png"]], ["a.png", ("b.png",)], [None], [3]):
+        with pytest.raises(TypeError):
+            split_images(nested)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "way_out"),
+    ("low", "high", "advice"),
     [
         (0.0, 255.0, "divide by 255"),
         (0.0, 65535.0, "divide by 65535"),
@@ -264,43 +216,31 @@ def test_bad_objects_raise_the_same_error(source: Any, reason: str) -> None:
         (-2.1, 2.6, "x * std + mean"),
         (0.0, 1.2, "clamp"),
         (0.1, float("nan"), "NaN"),
-        (0.1, float("inf"), "infinity"),
         (float("-inf"), 0.5, "infinity"),
     ],
 )
-def test_floats_outside_the_unit_range_say_what_was_found(low: float, high: float, way_out: str) -> None:
+def test_floats_outside_the_unit_range_are_refused(low: float, high: float, advice: str) -> None:
     values = torch.full((3, 4, 4), 0.5)
     values[0, 0, 0], values[2, 3, 3] = low, high
-    hwc = values.permute(1, 2, 0).numpy()
-    sources: list[Any] = [values, values.double(), values.half() if high < 300 else values, hwc]
-    for source in sources:
+    for source in (values, values.double(), values.permute(1, 2, 0).numpy()):
         for read in (lambda x: to_pixels(x, None), lambda x: load_batch(x, (2, 2)), read_image):
             with pytest.raises(ImageReadError) as caught:
                 read(source)
-            assert way_out in caught.value.reason
-            assert "must lie in [0, 1], found [" in caught.value.reason
-            if np.isfinite([low, high]).all():  # numbers to the precision of the type
-                found = re.findall(r"-?\d[\d.e+]*", caught.value.reason.split("found")[1])[:2]
-                assert [float(x) for x in found] == pytest.approx([low, high], rel=1e-3)
+            assert advice in caught.value.reason
     with pytest.raises(ImageReadError):
         read_mask(values.flatten()[None])
 
 
 def test_rounding_slack_is_tolerated_and_leaves_values_and_graph_alone() -> None:
     x = torch.full((1, 3, 4, 4), 1.00005, requires_grad=True)
-    check_pixels(x)
     out = load_batch(x, (4, 4))
     assert torch.equal(out, x)
     out.sum().backward()
     assert x.grad is not None
     assert torch.equal(x.grad, torch.ones_like(x))
-    with pytest.raises(ValueError, match="must lie in"):
-        check_pixels(torch.tensor([1.001]))
-    with pytest.raises(ValueError, match="must lie in"):
-        check_pixels(torch.tensor([-0.001]))
-
-
-# Names
+    for value in (1.001, -0.001):
+        with pytest.raises(ValueError, match=r"\[0, 1\]"):
+            check_pixels(torch.tensor([value]))
 
 
 # Kinds of input
@@ -313,7 +253,8 @@ def test_every_kind_gives_the_same_pixels(tmp_path: Path) -> None:
     image.save(path)
     chw = torch.from_numpy(rgb).permute(2, 0, 1)
     sources: list[Any] = [str(path), path, path.read_bytes(), bytearray(path.read_bytes()), memoryview(saved(image))]
-    sources += [io.BytesIO(path.read_bytes()), image, rgb, rgb[::-1][::-1], np.asfortranarray(rgb), chw, chw[None]]
+    sources += [io.BytesIO(path.read_bytes()), image, rgb, rgb[::-1][::-1], np.asfortranarray(rgb), chw]
+    sources += [{"bytes": saved(image), "path": None}, {"bytes": None, "path": str(path)}]
     sources += [rgb / 255, (rgb / 255).astype(np.float32), (rgb / 255).astype(">f4"), chw / 255, chw.double() / 255]
     sources += [rgb.astype(np.uint16) * 257, rgb.astype(">u2") * 257, (rgb / 255).astype(np.longdouble)]
     for source in sources:
@@ -340,13 +281,6 @@ def test_channels_of_arrays_and_tensors() -> None:
             assert np.abs(array(read_image(source)).astype(int) - expected).max() <= 1
 
 
-def test_sixteen_bit_arrays_are_scaled() -> None:
-    values = np.array([[0, 128, 129], [32768, 65407, 65535]], np.uint16)
-    expected = [[0, 0, 1], [128, 255, 255]]  # round(v / 257); 65407 / 257 = 254.502
-    assert array(read_image(values))[..., 0].tolist() == expected
-    assert array(read_image(torch.from_numpy(values)))[..., 2].tolist() == expected
-
-
 def test_file_objects_are_read_from_where_they_stand_and_left_open(tmp_path: Path) -> None:
     rgb = noise()
     path = tmp_path / "two.bin"
@@ -355,26 +289,49 @@ def test_file_objects_are_read_from_where_they_stand_and_left_open(tmp_path: Pat
         file.seek(4)
         assert np.array_equal(array(read_image(file)), rgb)
         assert not file.closed
-        with pytest.raises(ImageReadError, match=r"seek\(0\)") as caught:
+        with pytest.raises(ImageReadError, match="seek") as caught:
             read_image(file)
         assert caught.value.source == str(path)
-        assert not file.closed
-    with pytest.raises(ImageReadError, match="reading failed"):
-        read_image(file)
-    with path.open(encoding="latin-1") as text, pytest.raises(ImageReadError, match="mode 'rb'"):
+    with pytest.raises(ImageReadError):
+        read_image(file)  # closed
+    with path.open(encoding="latin-1") as text, pytest.raises(ImageReadError, match="rb"):
         read_image(text)  # type: ignore[arg-type]
 
 
-def test_other_objects_are_a_type_error() -> None:
-    for thing in (None, 3, {"a": 1}):
-        with pytest.raises(TypeError, match="is not an image"):
-            read_image(thing)  # type: ignore[arg-type]
+def test_inputs_are_not_changed() -> None:
+    rgba = noise(6, 6, 4)
+    image = Image.fromarray(rgba)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    floats, tensor = rgba / 255, torch.from_numpy(rgba / 255).permute(2, 0, 1).contiguous()
+    copies = rgba.copy(), floats.copy(), tensor.clone()
+    image.info["exif"] = exif.tobytes()
+    for source in (rgba, image, floats, tensor):
+        read_image(source)
+        to_pixels(source, (3, 3))
+    assert np.array_equal(rgba, copies[0])
+    assert np.array_equal(floats, copies[1])
+    assert torch.equal(tensor, copies[2])
+    assert np.array_equal(array(image), rgba)
+    plain = Image.fromarray(noise())
+    assert read_image(plain) is not plain
+    assert not read_image(plain).readonly
+
+
+def test_threads_may_read_one_image_that_is_not_decoded_yet(tmp_path: Path) -> None:
+    pixels = noise(600, 600)
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    for _ in range(5):
+        image = Image.open(tmp_path / "a.png")
+        with ThreadPoolExecutor(8) as pool:
+            pictures = list(pool.map(read_image, [image] * 8))
+        assert all(np.array_equal(np.asarray(picture), pixels) for picture in pictures)
 
 
 # Modes
 
 
-def test_exif_orientation_against_explicit_transposes(tmp_path: Path) -> None:
+def test_exif_orientation_against_explicit_transposes() -> None:
     rgb = noise(6, 10)
     upright = {
         1: rgb,
@@ -392,19 +349,18 @@ def test_exif_orientation_against_explicit_transposes(tmp_path: Path) -> None:
         for kind in ("PNG", "WEBP", "TIFF"):
             options = {"lossless": True} if kind == "WEBP" else {}
             data = saved(Image.fromarray(rgb), kind, exif=exif, **options)
-            assert np.array_equal(array(read_image(data)), expected), (kind, orientation)
+            once = read_image(data)
+            assert np.array_equal(array(once), expected), (kind, orientation)
+            assert np.array_equal(array(read_image(once)), expected)  # never turned twice
         with Image.open(io.BytesIO(saved(Image.fromarray(rgb), exif=exif))) as lazy:
             assert np.array_equal(array(read_image(lazy)), expected)
-        path = tmp_path / f"{orientation}.jpg"
-        flat = Image.fromarray(np.kron(rgb // 64 * 64, np.ones((8, 8, 1), np.uint8)))
-        flat.save(path, exif=exif, quality=100, subsampling=0)
+        blocks = Image.fromarray(np.kron(rgb // 64 * 64, np.ones((8, 8, 1), np.uint8)))
+        jpeg = read_image(saved(blocks, "JPEG", exif=exif, quality=100, subsampling=0))
         turned = np.kron(expected // 64 * 64, np.ones((8, 8, 1), np.uint8))
-        assert np.abs(array(read_image(path)).astype(int) - turned).mean() < 2
-        once = read_image(path)
-        assert np.array_equal(array(read_image(once)), array(once))  # never turned twice
+        assert np.abs(array(jpeg).astype(int) - turned).mean() < 2
 
 
-@pytest.mark.parametrize("background", [(255, 255, 255), (0, 0, 0), (10, 200, 30)])
+@pytest.mark.parametrize("background", [(255, 255, 255), (10, 200, 30)])
 def test_alpha_is_composited_on_the_background(background: tuple[int, int, int]) -> None:
     rgba = noise(8, 8, 4)
     alpha = rgba[..., 3:] / 255
@@ -418,17 +374,11 @@ def test_alpha_is_composited_on_the_background(background: tuple[int, int, int])
         assert np.abs(out - expected).max() <= 1, name
         out_pixels = to_pixels(source, None, background=background).permute(1, 2, 0).numpy() * 255
         assert np.abs(out_pixels - expected).max() <= 1, name
-    premultiplied = array(read_image(image.convert("RGBa"), background=background))
-    assert np.abs(premultiplied - expected).max() <= 2
 
     gray = image.convert("LA")
     luminance, cover = array(gray)[..., :1].astype(float), array(gray)[..., 1:] / 255
     expected = luminance * cover + np.array(background) * (1 - cover)
-    palette = Image.new("PA", gray.size)
-    palette.putpalette(np.repeat(np.arange(256), 3).tolist())
-    palette.putdata([tuple(x) for x in array(gray).reshape(-1, 2).tolist()])
-    for variant in (gray, gray.convert("La"), palette):
-        assert np.abs(array(read_image(variant, background=background)) - expected).max() <= 2, variant.mode
+    assert np.abs(array(read_image(gray, background=background)) - expected).max() <= 2
 
 
 def test_transparency_by_key_and_by_palette() -> None:
@@ -447,15 +397,15 @@ def test_transparency_by_key_and_by_palette() -> None:
     assert array(read_image(saved(gray, transparency=7), background=(1, 2, 3))).tolist() == [[[1, 2, 3], [9] * 3]]
     bit = Image.fromarray(np.array([[True, False]]))
     assert array(read_image(saved(bit, transparency=0), background=(1, 2, 3))).tolist() == [[[255] * 3, [1, 2, 3]]]
-    deep = png(2, 1, 16, 0, b"\0" + struct.pack(">HH", 1000, 65535), chunk(b"tRNS", struct.pack(">H", 1000)))
-    assert array(read_image(deep, background=(1, 2, 3))).tolist() == [[[1, 2, 3], [255] * 3]]
+    for depth, row in ((16, b"\0\3\xe8\xff\xff"), (4, b"\0\x3f")):  # whose transparent value Pillow does not scale
+        with pytest.raises(ImageReadError, match="PNG"):
+            read_image(png(2, 1, depth, 0, row, chunk(b"tRNS", b"\0\3")))
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "RGBX", "CMYK", "YCbCr", "LAB", "HSV"])
 def test_modes_convert_as_pillow_converts_them(mode: str) -> None:
     image = Image.fromarray(noise(12, 12)).convert(mode)
     assert np.array_equal(array(read_image(image)), array(image.convert("RGB")))
-    assert image.mode == mode
 
 
 def test_cmyk_jpeg_is_not_inverted() -> None:
@@ -465,40 +415,31 @@ def test_cmyk_jpeg_is_not_inverted() -> None:
     assert np.abs(array(read_image(data)).astype(int) - (200, 30, 30)).max() <= 4
 
 
-def test_sixteen_bit_gray_is_scaled_not_clipped(tmp_path: Path) -> None:
+def test_sixteen_bits_are_scaled_not_clipped() -> None:
     values = np.linspace(0, 65535, 256).round().astype(np.uint16).reshape(16, 16)
     expected = np.rint(values / 257).astype(np.uint8)
-    assert expected.max() == 255
-    assert len(np.unique(expected)) == 256
     deep = Image.fromarray(values)
-    assert deep.mode == "I;16"
     sources = [deep, saved(deep), saved(deep, "TIFF"), Image.fromarray(values.astype(np.int32))]
+    sources += [values, torch.from_numpy(values), np.repeat(values[..., None], 3, -1)]
     sources.append(Image.frombytes("I;16B", (16, 16), values.astype(">u2").tobytes()))
     for source in sources:
         assert np.array_equal(array(read_image(source))[..., 1], expected), describe(source)
 
 
-@pytest.mark.parametrize(("bits", "factor"), [(8, 257), (10, 64), (12, 16)])
-def test_sixteen_bits_that_hold_fewer_are_refused_with_the_factor_to_scale_them(
-    bits: int, factor: int, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("bits", [8, 10, 12])
+def test_sixteen_bits_that_hold_fewer_are_refused(bits: int, tmp_path: Path) -> None:
     values = np.linspace(0, 2**bits - 1, 256).round().astype(np.uint16).reshape(16, 16)
     color = np.repeat(values[..., None], 3, -1)
     rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in color)
-    clear = np.dstack([color, np.full((16, 16), 65535, np.uint16)])
     (tmp_path / "deep.png").write_bytes(png(16, 16, 16, 2, rows))
     Image.fromarray(values).save(tmp_path / "gray.tif")
-    Image.fromarray(values).save(tmp_path / "gray.png")
-    sources = [values, torch.from_numpy(values), color, clear, Image.fromarray(values)]
+    sources = [values, torch.from_numpy(values), color, Image.fromarray(values)]
+    sources += [np.dstack([color, np.full((16, 16), 65535, np.uint16)])]
     sources += [Image.fromarray(values.astype(np.int32)), *sorted(tmp_path.iterdir())]
-
     for source in sources:
-        with pytest.raises(ImageReadError, match=f"of 65535 only.*multiply them by {factor} ") as caught:
+        with pytest.raises(ImageReadError, match="65535") as caught:
             read_image(source)
         assert caught.value.source == describe(source)
-    full = np.linspace(0, 255, 256).round().reshape(16, 16)
-    for source in (values * np.uint16(factor), Image.fromarray(values * np.uint16(factor))):
-        assert np.abs(array(read_image(source))[..., 0] - full).max() <= 1
 
 
 def test_sixteen_bits_that_are_dark_or_black_are_read() -> None:
@@ -507,19 +448,15 @@ def test_sixteen_bits_that_are_dark_or_black_are_read() -> None:
     rows = b"".join(b"\0" + np.repeat(row, 3).astype(">u2").tobytes() for row in dark)
     assert array(read_image(png(4, 4, 16, 2, rows))).max() == 16
     black = np.zeros((4, 4), np.uint16)
-    for source in (black, Image.fromarray(black), saved(Image.fromarray(black)), Image.fromarray(black.astype("i4"))):
+    for source in (black, Image.fromarray(black), saved(Image.fromarray(black))):
         assert not array(read_image(source)).any()
 
 
 def test_float_images() -> None:
     values = np.linspace(0, 1, 16, dtype=np.float32).reshape(4, 4)
     image = Image.fromarray(values)
-    assert image.mode == "F"
-    expected = np.rint(values * 255)
-    assert np.array_equal(array(read_image(image))[..., 0], expected)
-    assert np.array_equal(array(read_image(saved(image, "TIFF")))[..., 0], expected)
-    with pytest.raises(ImageReadError, match=r"found \[0, 255\]: divide by 255"):
-        read_image(Image.fromarray(values * 255))
+    for source in (image, saved(image, "TIFF")):
+        assert np.array_equal(array(read_image(source))[..., 0], np.rint(values * 255))
 
 
 # TIFFs that Pillow reads as another picture
@@ -559,47 +496,35 @@ def tiff(values: NDArray[Any], byte_order: str = "<", deflate: bool = False, **t
     return head + data + directory + bytes(4) + later
 
 
-def test_tiffs_with_palettes_of_8_bits_are_refused() -> None:
-    indices = np.arange(6, dtype=np.uint8).reshape(2, 3, 1)
-    wide = tuple(257 * value for value in range(256)) * 3
-    pixels = np.asarray(read_image(tiff(indices, photometric=3, colormap=wide)))
-    np.testing.assert_array_equal(pixels[..., 0], indices[..., 0])
-    with pytest.raises(ImageReadError, match="a palette of 8 bits"):
-        read_image(tiff(indices, photometric=3, colormap=tuple(range(256)) * 3))
-
-
-@pytest.mark.parametrize("byte_order", ["<", ">"])
-@pytest.mark.parametrize("deflate", [False, True])
+@pytest.mark.parametrize(("byte_order", "deflate"), [("<", False), ("<", True), (">", False)])
 def test_plain_tiffs_have_the_pixels_that_were_written(byte_order: str, deflate: bool) -> None:
     expected = np.rint(RGB16 / 257)
     color = array(read_image(tiff(RGB16, byte_order, deflate, photometric=2)))
     gray = array(read_image(tiff(RGB16[..., :1], byte_order, deflate, photometric=1)))
-    planes = array(read_image(tiff((RGB16 >> 8).astype(np.uint8).transpose(2, 0, 1), photometric=2, planar=2)))
     assert np.abs(color - expected).max() <= 1
     assert (gray[..., 0] == expected[..., 0]).all()
-    assert (planes == RGB16 >> 8).all()
+    indices = np.arange(6, dtype=np.uint8).reshape(2, 3, 1)
+    palette = tuple(257 * value for value in range(256)) * 3
+    assert (array(read_image(tiff(indices, photometric=3, colormap=palette)))[..., :1] == indices).all()
 
 
-PLANES16 = RGB16.transpose(2, 0, 1)
+FLOATS = (RGB16[..., :1] / 65535).astype(np.float32)
 MISREAD = {
     "16 bits, white is zero": tiff(RGB16[..., :1], photometric=0),
-    "16 bits, white is zero, compressed": tiff(RGB16[..., :1], deflate=True, photometric=0),
-    "floats, white is zero": tiff((RGB16[..., :1] / 65535).astype(np.float32), photometric=0, format=3),
-    "16-bit planes": tiff(PLANES16, photometric=2, planar=2),
-    "16-bit planes, big-endian": tiff(PLANES16, ">", photometric=2, planar=2),
-    "16-bit planes with alpha": tiff(np.stack([*PLANES16, PLANES16[0]]), photometric=2, planar=2, extra=2),
-    "16-bit planes of CMYK": tiff(np.stack([*PLANES16, PLANES16[0]]), photometric=5, planar=2),
+    "floats, white is zero": tiff(FLOATS, photometric=0, format=3),
+    "16-bit planes": tiff(RGB16.transpose(2, 0, 1), photometric=2, planar=2),
     "planes of gray and alpha": tiff(
-        (PLANES16[:2] >> 8).astype(np.uint8), deflate=True, photometric=1, planar=2, extra=2
+        (RGB16[..., :2] >> 8).astype(np.uint8).transpose(2, 0, 1), deflate=True, photometric=1, planar=2, extra=2
     ),
-    "signed bytes": tiff((RGB16[..., :1] >> 8).astype(np.uint8).view(np.int8), photometric=1, format=2),
-    "compressed floats, big-endian": tiff(
-        (RGB16[..., :1] / 65535).astype(np.float32), ">", deflate=True, photometric=1, format=3
-    ),
+    "signed bytes": tiff((RGB16[..., :1] >> 8).astype(np.int8), photometric=1, format=2),
+    "compressed floats, big-endian": tiff(FLOATS, ">", deflate=True, photometric=1, format=3),
     "compressed signed 16 bits, big-endian": tiff(
         (RGB16[..., :1] // 2).astype(np.int16), ">", deflate=True, photometric=1, format=2
     ),
-}  # fmt: skip
+    "a palette of 8 bits": tiff(
+        np.arange(6, dtype=np.uint8).reshape(2, 3, 1), photometric=3, colormap=tuple(range(256)) * 3
+    ),
+}
 
 
 @pytest.mark.parametrize("kind", MISREAD)
@@ -607,10 +532,10 @@ def test_tiffs_that_pillow_reads_as_another_picture_are_refused(tmp_path: Path, 
     path = tmp_path / "scan.tif"
     path.write_bytes(MISREAD[kind])
     for read in (read_image, read_mask):
-        with pytest.raises(ImageReadError, match="Pillow would read as another picture: save it as PNG") as caught:
+        with pytest.raises(ImageReadError, match="TIFF") as caught:
             read(path)  # type: ignore[operator]
         assert caught.value.source == str(path)
-    with Image.open(path) as image, pytest.raises(ImageReadError, match="save it as PNG"):
+    with Image.open(path) as image, pytest.raises(ImageReadError, match="TIFF"):
         read_image(image)
 
 
@@ -629,12 +554,10 @@ def test_only_the_first_frame_is_used_and_it_is_said(tmp_path: Path, kind: str) 
     path = tmp_path / f"moving.{kind.lower()}"
     path.write_bytes(frames_file(kind))
     for read in (read_image, read_mask, lambda x: load_batch([x], (2, 2))):
-        with pytest.warns(MultiFrameWarning, match="several frames") as caught:
+        with pytest.warns(MultiFrameWarning) as caught:
             read(path)  # type: ignore[operator]
         assert len(caught) == 1
         assert str(path) in str(caught[0].message)
-    with pytest.warns(MultiFrameWarning):
-        assert array(read_image(path))[0, 0].tolist() == [250, 0, 0]
     with pytest.warns(MultiFrameWarning):
         assert (array(read_image(path.read_bytes())) == [250, 0, 0]).all()
     with warnings.catch_warnings():
@@ -648,34 +571,9 @@ def test_a_pil_image_is_used_at_its_own_frame_and_not_moved() -> None:
         image.seek(2)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            assert array(read_image(image))[0, 0].tolist() == [0, 0, 250]
+            picture = read_image(image)
+            assert array(read_image(picture))[0, 0].tolist() == [0, 0, 250]
         assert image.tell() == 2
-        image.seek(0)
-        with pytest.warns(MultiFrameWarning):
-            read_image(image)
-        assert image.tell() == 0
-
-
-# What must not happen
-
-
-def test_inputs_are_not_changed() -> None:
-    rgba = noise(6, 6, 4)
-    image = Image.fromarray(rgba)
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    floats, tensor = rgba / 255, torch.from_numpy(rgba / 255).permute(2, 0, 1).contiguous()
-    copies = rgba.copy(), floats.copy(), tensor.clone()
-    image.info["exif"] = exif.tobytes()
-    for source in (rgba, image, floats, tensor):
-        read_image(source)
-        to_pixels(source, (3, 3))
-    assert np.array_equal(rgba, copies[0])
-    assert np.array_equal(floats, copies[1])
-    assert torch.equal(tensor, copies[2])
-    assert np.array_equal(array(image), rgba)
-    out = read_image(Image.fromarray(noise()))
-    assert not out.readonly
 
 
 # Resizing
@@ -689,16 +587,9 @@ def test_eight_bit_images_are_resized_exactly_as_pillow_does() -> None:
         expected = torch.from_numpy(np.array(resized)).permute(2, 0, 1).float() / 255
         for source in (image, saved(image), rgb, torch.from_numpy(rgb).permute(2, 0, 1)):
             assert torch.equal(to_pixels(source, (30, 20), interpolation=name), expected)
-
-
-def test_unknown_interpolation() -> None:
-    for call in (
-        lambda: to_pixels(noise(), None, interpolation="nearest"),
-        lambda: load_batch(torch.rand(1, 3, 4, 4), (4, 4), interpolation="area"),
-        lambda: resize_pixels(torch.rand(1, 3, 4, 4), (2, 2), "box"),
-    ):
-        with pytest.raises(ValueError, match="choose one of bicubic, bilinear, lanczos"):
-            call()
+    for source in (rgb, torch.rand(3, 4, 4)):
+        with pytest.raises(ValueError, match="nearest"):
+            to_pixels(source, (2, 2), interpolation="nearest")
 
 
 def test_resize_leaves_the_right_size_alone_and_clamps_otherwise() -> None:
@@ -708,36 +599,16 @@ def test_resize_leaves_the_right_size_alone_and_clamps_otherwise() -> None:
     steps[..., 8:] = 1
     raw = torch.nn.functional.interpolate(steps, (24, 24), mode="bicubic", antialias=True)
     assert raw.min() < -0.01  # the overshoot is real
-    assert raw.max() > 1.01
-    out = resize_pixels(steps, (24, 24))
-    assert (float(out.min()), float(out.max())) == (0, 1)
-    assert torch.equal(out, raw.clamp(0, 1))
-
-
-@pytest.mark.parametrize("name", ["bicubic", "bilinear"])
-@pytest.mark.parametrize("size", [(3, 1), (1, 3), (1, 1), (3, 2), (9, 1)])
-def test_one_column_is_resized_as_well_as_one_row(size: tuple[int, int], name: str) -> None:
-    torch.manual_seed(0)
-    x = torch.rand(2, 3, 5, 4)
-    for layout in (x, x.contiguous(memory_format=torch.channels_last), x[:, :1].expand(-1, 3, -1, -1)):
-        turned = resize_pixels(layout.mT, (size[1], size[0]), name).mT
-        assert torch.allclose(resize_pixels(layout, size, name), turned, atol=1e-6)
-    by_rows = torch.stack([resize_pixels(row[None, :, None], (1, size[1]), name)[0, :, 0] for row in x[0].unbind(1)], 1)
-    by_columns = torch.stack(
-        [resize_pixels(c[None, :, None], (1, size[0]), name)[0, :, 0] for c in by_rows.unbind(2)], 2
-    )
-    assert (resize_pixels(x[:1], size, name)[0] - by_columns).abs().max() < 0.1  # the reference clamps in between
+    assert torch.equal(resize_pixels(steps, (24, 24)), raw.clamp(0, 1))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_half_precision_is_computed_in_float32(dtype: torch.dtype) -> None:
     x = torch.rand(1, 3, 20, 20).to(dtype)
-    out = resize_pixels(x, (7, 7))
     wide = torch.float64 if dtype == torch.float64 else torch.float32
-    assert out.dtype == wide
+    out = resize_pixels(x, (7, 7))
     assert torch.equal(out, resize_pixels(x.to(wide), (7, 7)))
-    assert resize_pixels(x, (20, 20)).dtype == wide
-    assert to_pixels(x[0], None).dtype == load_batch(x, (7, 7)).dtype == wide
+    assert to_pixels(x[0], None).dtype == load_batch(x, (7, 7)).dtype == out.dtype == wide
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(resize_pixels(x, (7, 7)), out)
 
@@ -748,27 +619,25 @@ def test_gradient_through_alpha_and_gray() -> None:
         x = (0.3 + 0.4 * torch.rand(channels, 5, 4, dtype=torch.float64)).requires_grad_()
         assert torch.autograd.gradcheck(lambda x: to_pixels(x, (3, 3), background=(9, 99, 199)), x)
         assert torch.autograd.gradcheck(lambda x: load_batch([x, x[:1]], (3, 3)), x)
-        assert torch.autograd.gradcheck(lambda x: load_batch(x[None], (3, 3)), x)
 
 
-# Batches
+def test_the_small_picture_of_a_large_one_is_nearly_that_of_all_pixels() -> None:
+    coarse = Image.fromarray(noise(6, 8)).resize((1800, 1300))
+    grainy = np.asarray(coarse) + np.random.default_rng(0).normal(0, 4, (1300, 1800, 1))
+    picture = Image.fromarray(grainy.clip(0, 255).astype(np.uint8))
+    expected = np.asarray(picture.resize((images.SIZE, images.SIZE), Image.Resampling.LANCZOS)).astype(int)
+    assert np.abs(small_picture(picture) - expected).max() <= 3
+
+
+# Lists
 
 
 def test_a_batch_is_its_images() -> None:
     mixed: list[Any] = [noise(9, 7), torch.rand(3, 6, 6), saved(Image.fromarray(noise(5, 5))), noise(4, 4, 4) / 255]
     expected = torch.stack([to_pixels(x, (8, 8)) for x in mixed])
     assert torch.equal(load_batch(mixed, (8, 8)), expected)
-    assert torch.equal(load_batch(tuple(mixed), (8, 8)), expected)
     assert torch.equal(load_batch((x for x in mixed), (8, 8)), expected)
-    assert torch.equal(load_batch(mixed[0], (8, 8)), expected[:1])
     assert torch.equal(load_batch(mixed[2], (8, 8)), expected[2:3])
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_tensors_stay_on_their_device() -> None:
-    x = torch.rand(3, 40, 30)
-    assert (to_pixels(x.cuda(), (7, 9)).cpu() - to_pixels(x, (7, 9))).abs().max() < 1e-5
-    assert to_pixels((x * 255).byte().cuda(), (7, 9)).is_cuda
 
 
 def test_split_images() -> None:
@@ -778,35 +647,7 @@ def test_split_images() -> None:
         assert split_images(single)[0] is single
     assert split_images(["a.png", b"b", image]) == ["a.png", b"b", image]
     assert split_images(x for x in ("a", "b")) == ["a", "b"]
-    assert split_images([]) == []
     batch = torch.rand(4, 3, 5, 5)
     assert all(torch.equal(x, y) for x, y in zip(split_images(batch), batch, strict=True))  # type: ignore[arg-type]
     assert [x.shape for x in split_images(np.zeros((2, 5, 6, 3)))] == [(5, 6, 3)] * 2  # type: ignore[union-attr]
     assert len(split_images(["a.png", batch, batch[0]])) == 6
-
-
-@pytest.mark.parametrize("nested", [[["a.png"]], ["a.png", ("b.png",)], [None], [3], ["a.png", {"b": 1}]])
-def test_nested_lists_are_a_type_error(nested: Any) -> None:
-    with pytest.raises(TypeError, match="flat list"):
-        split_images(nested)
-
-
-@pytest.mark.parametrize("brand", [b"heic", b"heix", b"mif1"])
-def test_a_heic_photo_names_the_plugin_and_how_to_register_it(tmp_path: Path, brand: bytes) -> None:
-    if "HEIF" in Image.OPEN:
-        pytest.skip("the plugin is registered here")
-    data = b"\x00\x00\x00\x18ftyp" + brand + b"\x00\x00\x00\x00mif1heic" + bytes(100)
-    (tmp_path / "photo.HEIC").write_bytes(data)
-    for source in (tmp_path / "photo.HEIC", data, io.BytesIO(data)):
-        with pytest.raises(ImageReadError, match=r"pip install pillow-heif.*register_heif_opener\(\)"):
-            read_image(source)
-
-
-def test_threads_may_read_one_image_that_is_not_decoded_yet(tmp_path: Path) -> None:
-    pixels = np.random.default_rng(0).integers(0, 256, (600, 600, 3), dtype=np.uint8)
-    Image.fromarray(pixels).save(tmp_path / "a.png")
-    for _ in range(5):
-        image = Image.open(tmp_path / "a.png")
-        with ThreadPoolExecutor(8) as pool:
-            pictures = list(pool.map(read_image, [image] * 8))
-        assert all(np.array_equal(np.asarray(picture), pixels) for picture in pictures)

@@ -79,7 +79,7 @@ WAITS = {
     "similarity": DISTANCES + EMBED + PIXELS,
     "retrieval": EMBED + PIXELS,
 }  # fmt: skip
-RESIZE = {"metric.pixels.resize_antialiased", "autograd"}  # on MPS images are resized by the CPU
+RESIZE = {"metric.images.resize_antialiased", "autograd"}  # on MPS images are resized by the CPU
 
 
 class Calls:
