@@ -15,7 +15,7 @@ import idmetric
 ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "CheckpointError": ("a " * 10_000 + "\x1b",),
     "CommandError": ("name a file", 2),
-    "ImageReadError": ("a.png", "it holds 2 values", True),
+    "ImageReadError": ("a.png", "it holds 2 values"),
     "NonFiniteError": ("a.png is NaN", [1]),
     "RequestError": ("no image", "a/*.png"),
     "ShardError": (Path("a/pairs-1.safetensors"), "cannot be read"),

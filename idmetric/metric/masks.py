@@ -66,10 +66,6 @@ class MaskWarning(UserWarning):
     """A mask that can be used, but probably selects something else than was meant."""
 
 
-class SeveralLabelsError(ImageReadError):
-    """A mask with several labels, of which none was chosen."""
-
-
 # Masks in any arrangement: one for each image, a batch, a folder of them
 
 
@@ -280,8 +276,7 @@ def _label(parse: Callable[[MaskId], Any], mask_id: MaskId | None, labels: list[
     names = ["#{:02x}{:02x}{:02x}".format(*label) if isinstance(label, tuple) else str(label) for label in labels]
     listed = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
     if mask_id is None:
-        raise SeveralLabelsError(
-            "",  # `naming` adds the mask's name
+        raise ValueError(
             f"it holds {len(labels)} {kind} ({listed}), and any may be the subject: choose one with mask_id "
             f"(--mask-id '{names[0]}'), or save a mask of 0 and 255 (rescaled to the format's maximum, if it is soft)",
         )

