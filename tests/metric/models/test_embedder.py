@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -174,23 +173,10 @@ def test_pixels_out_of_range_are_refused_everywhere(metric: IDSim) -> None:
 
 
 def test_frozen_models_stay_in_eval_mode(small: IDSim) -> None:
-    holder = torch.nn.ModuleList([small])
-    holder.train()
-    assert not any(m.training for m in small.modules())
+    assert not small.train().training
     small.requires_grad_(True)
     assert small.train().training
     small.requires_grad_(False).eval()
-
-
-def test_half_precision_stays_close(metric: IDSim, tmp_path: Path) -> None:
-    a, b = pictures(3), pictures(4)[:3]
-    metric.save_pretrained(tmp_path)
-    half = load(tmp_path, device="cpu", dtype=torch.bfloat16)
-    assert half.dtype == torch.bfloat16
-    assert half.embed(a).cls.dtype == torch.bfloat16
-    found = half(a, b)
-    assert found.dtype == torch.float32
-    assert (found - metric(a, b)).abs().max() < 0.05
 
 
 def test_subject_masks(metric: IDSim) -> None:
@@ -266,24 +252,6 @@ def test_a_crop_scores_the_subject_alone(metric: IDSim) -> None:
     assert apart["crop"].item() < 1e-6  # wherever it stands
     assert apart["black"].item() > 1e-3
     assert metric.embed(images[0], masks=masks[0], outside="crop").cls.allclose(metric.embed(subject).cls, atol=1e-5)
-    for outside in ("black", "crop"):  # nothing of the background is left at the edges, at any resolution
-        large = torch.ones(3, 333, 200)
-        large[:, 40:201, 33:150] = 0.3
-        cover = (large[0] < 0.5).float()
-        found = [
-            metric.embed(torch.where(cover.bool(), large, x), masks=cover, outside=outside).cls for x in (0.0, 1.0)
-        ]
-        assert found[0].equal(found[1])
-    faint = masks[0] + 0.1 * (masks[0] == 0)  # as compression leaves it
-    assert metric.embed(images[0], masks=faint, outside="crop").cls.allclose(metric.embed(subject).cls, atol=1e-5)
-    round_mask = masks[0].clone()
-    round_mask[:16, :16] = 0  # the box is the same, but this quarter is black
-    quarter = subject.clone()
-    quarter[:, :16, :16] = 0
-    found = metric.embed(images[0], masks=round_mask, outside="crop")
-    assert found.cls.allclose(metric.embed(quarter).cls, atol=0.05)  # but for its blurred edge
-    assert found.weights is not None
-    assert found.weights[0].reshape(4, 4)[:2, :2].max() == 0
 
 
 @pytest.mark.parametrize("image", ["a.png", Path("a.png"), ["a.png"], Image.new("RGB", (8, 8)), np.zeros((8, 8, 3))])
@@ -291,18 +259,6 @@ def test_one_image_alone_gets_an_error_that_names_both_ways_to_call(image: objec
     metric = IDSim("tiny", device="cpu")
     with pytest.raises(TypeError, match=r"metric\(a, b\), or embed one with metric.embed\(a\)"):
         metric(image)
-
-
-@pytest.mark.parametrize("open_model", [lambda: IDSim("tiny", device="cpu"), lambda: load("tiny", device="cpu")])
-def test_a_model_loaded_in_inference_mode_can_be_a_loss(open_model: Callable[[], IDSim]) -> None:
-    with torch.inference_mode():
-        metric = open_model()
-        metric.embed(torch.full((3, 32, 32), 0.5))  # so that whatever is computed once, is
-    assert not any(tensor.is_inference() for tensor in (*metric.parameters(), *metric.buffers()))
-    image = torch.rand(1, 3, 32, 32, requires_grad=True)
-    metric(image, image.detach().flip(3), "joint").sum().backward()
-    assert image.grad is not None
-    assert image.grad.abs().sum() > 0
 
 
 @pytest.mark.skipif(Version(torch.__version__) < Version("2.10"), reason="docs/limits.md: torch.func needs torch 2.10")

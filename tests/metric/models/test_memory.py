@@ -1,4 +1,4 @@
-"""Loading holds one copy of the weights, and half precision, compilation and memory layout do not change scores."""
+"""Loading holds one copy of the weights, whatever torch's default device."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import timm
 import torch
 from torch import nn
 
-from idmetric import Backbone, IDSim, NearID, load
+from idmetric import Backbone, IDSim, load
 from idmetric.metric.checkpoints.weights import load_state
-from idmetric.metric.nearid import NearIDConfig
 
 
 def test_loading_builds_the_encoder_once_and_without_memory(
@@ -47,47 +46,13 @@ def test_models_with_tables_that_files_do_not_hold_load_with_them(name: str, tmp
     assert reloaded.backbone(x).equal(model.backbone(x))
 
 
-def test_a_model_opens_under_a_default_device_without_memory(metric: IDSim, tmp_path: Path) -> None:
+def test_a_model_opens_under_a_default_device_without_memory_or_random_numbers(metric: IDSim, tmp_path: Path) -> None:
     metric.save_pretrained(tmp_path)
     x = torch.rand(1, 3, 64, 64)
+    state = torch.get_rng_state()
     with torch.device("meta"):
         found = load(tmp_path, device="cpu")
+        assert torch.get_rng_state().equal(state)
         encoder = Backbone("resnet18", pretrained=False, device="cpu")
     assert found(x).cls.equal(metric(x).cls)
     assert encoder(x).cls.isfinite().all()
-
-
-def test_loading_leaves_the_random_generator_alone(metric: IDSim, tmp_path: Path) -> None:
-    metric.save_pretrained(tmp_path)
-    torch.manual_seed(0)
-    expected = torch.rand(3)
-    torch.manual_seed(0)
-    load(tmp_path, device="cpu")
-    assert torch.rand(3).equal(expected)
-
-
-def test_a_loaded_model_can_be_trained_and_its_file_stays(metric: IDSim, tmp_path: Path) -> None:
-    metric.save_pretrained(tmp_path)
-    before = (tmp_path / "model.safetensors").read_bytes()
-    model = load(tmp_path, device="cpu").requires_grad_(True).train()
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    x = torch.rand(2, 3, 64, 64)
-    model(x).cls[0].dot(model(x).cls[1]).backward()
-    optimizer.step()
-    assert (tmp_path / "model.safetensors").read_bytes() == before
-    assert not model.state_dict()["mlp_cls.fc1.weight"].equal(metric.state_dict()["mlp_cls.fc1.weight"])
-
-
-@pytest.mark.parametrize("kind", ["idsim", pytest.param("nearid", marks=pytest.mark.slow)])
-def test_compiled_models_give_the_same_scores(kind: str, metric: IDSim) -> None:
-    small = NearIDConfig(image_size=56, backbone_args={"depth": 2, "embed_dim": 48, "num_heads": 4})
-    model = metric if kind == "idsim" else NearID(small, device="cpu")
-    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
-    x = torch.rand(2, 3, 64, 64)
-    found, expected = compiled(x), model(x)
-    last = model.to(memory_format=torch.channels_last)(x)
-    assert (last.cls - expected.cls).abs().max() < 1e-5
-    assert found.patches is not None
-    assert expected.patches is not None
-    assert (found.cls - expected.cls).abs().max() < 1e-5
-    assert (found.patches - expected.patches).abs().max() < 1e-5
