@@ -59,9 +59,8 @@ def read_checkpoint(
     """
     name = short_name(source_name(source))
     folder = resolve(source, FILES, **hub)
-    if (folder / checkpoint.CONFIG).is_file() and not (folder / ADAPTER_CONFIG).is_file():
+    if not (folder / ADAPTER_CONFIG).is_file():
         return name, checkpoint.read(folder)
-    file_of(folder, ADAPTER_CONFIG)  # raises
 
     folder_name = os.path.basename(short_name(str(folder.resolve())))
     variants = [variant] if variant else [known for known in IDSIM if known in folder_name]

@@ -65,7 +65,7 @@ def test_a_folder_named_tiny_is_not_scored_as_tiny(here: Path, capsys: pytest.Ca
 def test_a_folder_with_the_name_of_an_encoder_or_a_score_does_not_replace_it(name: str, here: Path) -> None:
     folder = here / name
     Backbone("vit_tiny_patch16_224", pretrained=False, image_size=32, backbone_args=SMALL).save_pretrained(folder)
-    assert known(name) in ("backbone", "frozen") or is_timm(name)
+    assert known(name) == "backbone" or is_timm(name)
     with pytest.raises(CheckpointError, match="cannot fetch"):
         load(name if known(name) else f"timm:{name}", device="cpu", cache_dir=here / "empty")
     assert Backbone(f"./{name}", device="cpu").label == f"Backbone:./{name}"
