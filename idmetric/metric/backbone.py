@@ -37,6 +37,7 @@ from idmetric.metric.timm_models import (
 from idmetric.metric.tiny import efficientnet_lite
 
 HUB = "hf-hub:"  # before a repository in timm's format, as timm writes it
+_FILES = (checkpoint.CONFIG, checkpoint.WEIGHTS)  # of such a repository
 
 
 @dataclass(frozen=True)
@@ -139,9 +140,11 @@ class Backbone(Embedder):
         saved = None
         file = weights
         if score is not None or name in efficientnet_lite.FILES or name.startswith(HUB) or is_timm(name):
-            needs_file = pretrained and weights is None
-            config, published_file = _read_published(name, hub, choices.get("pool", "auto"), needs_file)
-            file = weights or published_file
+            record = _record_of(name, hub)
+            if pretrained and weights is None:
+                file = _weights_of(name, hub)
+            with understanding(name):
+                config = _config_of(record, has_head=choices.get("pool") == "head")
         else:
             saved = checkpoint.read(resolve(name, checkpoint.FILES, **hub))
             config = checkpoint.parse(BackboneConfig, saved, self.model_type)
@@ -208,61 +211,56 @@ class Backbone(Embedder):
         return label
 
 
-def _read_published(
-    name: str, hub: Mapping[str, Any], pool: Pool, needs_file: bool
-) -> tuple[BackboneConfig, Path | None]:
-    """The settings with which published weights see images, and the file that holds them where it is needed."""
-    file = None
-    if name.startswith(HUB):
-        folder = resolve(name.removeprefix(HUB), [checkpoint.CONFIG, checkpoint.WEIGHTS], is_on_hub=True, **hub)
-        config_file = checkpoint.file_of(folder, checkpoint.CONFIG)
-        with understanding(config_file):
-            config = _hub_config(checkpoint.read_json(config_file), pool)
-        if needs_file:
-            file = folder / checkpoint.WEIGHTS
-            if not file.is_file():
-                raise CheckpointError(
-                    f"{name!r} has no {checkpoint.WEIGHTS}, and pickled files of the Hub are not read: ask its owner "
-                    "for safetensors, or pass weights= a file that you trust"
-                )
-        return config, file
-
-    architecture = name
+def _architecture_of(name: str) -> str:
+    """timm's name of the encoder of a published score or a package."""
     if name in NAMED:
-        architecture = NAMED[name].backbone
-    elif name in efficientnet_lite.FILES:
-        architecture = efficientnet_lite.timm_name(name)
-    config = _config(architecture, pretrained_config(architecture).to_dict(), pool)
-    if needs_file and name in efficientnet_lite.FILES:
-        file = efficientnet_lite.weights_file(name)
-    elif needs_file:
-        file = pretrained_file(architecture, hub)
-    return config, file
+        return NAMED[name].backbone
+    if name in efficientnet_lite.FILES:
+        return efficientnet_lite.timm_name(name)
+    return name
 
 
-def _hub_config(published: Mapping[str, Any], pool: Pool) -> BackboneConfig:
-    """The settings in a config.json of timm's format; ValueError and the like where it does not describe a model."""
-    facts = {**published.get("pretrained_cfg", {}), **published}
-    pretrained_config(published["architecture"])  # raises for a model that timm lacks
-    config = _config(published["architecture"], facts, pool)
-    args = published.get("model_args") or {}
+def _record_of(name: str, hub: Mapping[str, Any]) -> dict[str, Any]:
+    """timm's record of published weights, with the architecture: of timm itself, or a repository's config.json."""
+    if name.startswith(HUB):
+        folder = resolve(name.removeprefix(HUB), _FILES, is_on_hub=True, **hub)
+        return checkpoint.read_json(checkpoint.file_of(folder, checkpoint.CONFIG))
+    architecture = _architecture_of(name)
+    return {**pretrained_config(architecture).to_dict(), "architecture": architecture}
+
+
+def _weights_of(name: str, hub: Mapping[str, Any]) -> Path:
+    """The file with published weights, fetched once."""
+    if name in efficientnet_lite.FILES:
+        return efficientnet_lite.weights_file(name)
+    if not name.startswith(HUB):
+        return pretrained_file(_architecture_of(name), hub)
+    file = resolve(name.removeprefix(HUB), _FILES, is_on_hub=True, **hub) / checkpoint.WEIGHTS
+    if not file.is_file():
+        raise CheckpointError(
+            f"{name!r} has no {checkpoint.WEIGHTS}, and pickled files of the Hub are not read: ask its owner for "
+            "safetensors, or pass weights= a file that you trust"
+        )
+    return file
+
+
+def _config_of(record: Mapping[str, Any], has_head: bool) -> BackboneConfig:
+    """The settings in timm's record of published weights, which may be anybody's; ValueError and the like for others.
+
+    Args:
+        has_head: keep timm's classifier, which may be a projection, such as CLIP's.
+    """
+    facts = {**record.get("pretrained_cfg", {}), **record}
+    pretrained_config(facts["architecture"])  # raises for a model that timm lacks
+    args = dict(facts.get("model_args") or {})
     check_arguments(args)
-    config = replace(config, backbone_args={**config.backbone_args, **args})
-    check_fields(BackboneConfig, asdict(config))
-    check_view(config.image_size, config.mean, config.std)
-    return config
-
-
-def _config(architecture: str, facts: Mapping[str, Any], pool: Pool) -> BackboneConfig:
-    """The settings in timm's record of pretrained weights."""
-    args = {}
-    if pool == "head" and facts.get("num_classes"):  # a projection, such as CLIP's, is timm's classifier
-        args["num_classes"] = facts["num_classes"]
+    if has_head and facts.get("num_classes"):
+        args.setdefault("num_classes", facts["num_classes"])
     interpolation = facts.get("interpolation")
     if interpolation not in ("bilinear", "bicubic"):
         interpolation = "bicubic"
-    return BackboneConfig(
-        backbone=architecture,
+    config = BackboneConfig(
+        backbone=facts["architecture"],
         image_size=tuple(facts["input_size"])[-1],
         mean=tuple(facts["mean"]),
         std=tuple(facts["std"]),
@@ -270,3 +268,6 @@ def _config(architecture: str, facts: Mapping[str, Any], pool: Pool) -> Backbone
         backbone_args=args,
         crop_pct=facts.get("crop_pct") or 1.0,
     )
+    check_fields(BackboneConfig, asdict(config))
+    check_view(config.image_size, config.mean, config.std)
+    return config

@@ -149,11 +149,10 @@ def fitted(state: Mapping[str, Tensor], model: nn.Module, name: str, weights: St
 
     # the classifier, which `build` leaves out: "head", or a layer in it ("head.fc")
     classifiers = pretrained_config(name).classifier or ()
-    for classifier in [classifiers] if isinstance(classifiers, str) else classifiers:
-        head = classifier.rpartition(".")[0] or classifier
-        for key in list(tensors):
-            if key.startswith(f"{head}.") and key not in expected:
-                del tensors[key]
+    if isinstance(classifiers, str):
+        classifiers = (classifiers,)
+    heads = tuple(f"{classifier.rpartition('.')[0] or classifier}." for classifier in classifiers)
+    tensors = {key: value for key, value in tensors.items() if key in expected or not key.startswith(heads)}
 
     # files of older versions of torch lack the counts, which no score depends on
     for key, value in expected.items():

@@ -140,9 +140,6 @@ class VisIDEmbed(Embedder):
             device=device or auto_device(),
             unused=["lm_head."],
         )
-        vision = whole.config.vision_config
-        if (vision.patch_size, vision.spatial_merge_size, vision.temporal_patch_size) != (14, 2, 2):
-            raise CheckpointError(f"{name!r} does not cut images into 2 x 2 patches of 14 pixels, as Qwen2.5-VL does")
         self.backbone = whole.model
         self.processor = processor
         self.tokenizer = open_processor("AutoTokenizer", folder)
@@ -202,7 +199,7 @@ class VisIDEmbed(Embedder):
 
         Raises:
             ImageReadError: naming the image that cannot be read.
-            ValueError: for nothing to embed, texts or masks that do not fit the images, or an unknown task.
+            ValueError: for no images and texts, texts or masks that do not fit the images, or an unknown task.
         """
         if task is not None:
             if instruction is not None:
@@ -211,12 +208,19 @@ class VisIDEmbed(Embedder):
                 raise ValueError(f"unknown task {task!r}: choose {', '.join(TASKS)}, or give instruction=")
             instruction = TASKS[task]
 
-        if images is None and masks is not None:
-            raise ValueError("masks were given without images")
-        singles, words = self._worded(images, texts, instruction)
+        texts = [texts] if isinstance(texts, str) else list(texts or [])
+        singles: list[Any]
+        if images is None:
+            if masks is not None:
+                raise ValueError("masks were given without images")
+            singles = [None] * len(texts)
+        elif isinstance(images, list | tuple) and any(image is None for image in images):
+            singles = list(images)
+        else:
+            singles = split_images(images)  # type: ignore[arg-type]  # none of them is None
         return super().embed(
-            singles,  # type: ignore[arg-type]  # None for a text alone
-            words=words,
+            singles,
+            words=self._words(singles, texts, instruction),
             batch_size=batch_size,
             masks=masks,
             mask_id=mask_id,
@@ -226,31 +230,17 @@ class VisIDEmbed(Embedder):
             progress=progress,
         )
 
-    def _worded(
-        self, images: Any, texts: str | Sequence[str] | None, instruction: str | None
-    ) -> tuple[list[ImageLike | None], list[str]]:
-        """Single images, None for a text alone, and all words of each; arguments as for `embed`."""
-        texts = [texts] if isinstance(texts, str) else list(texts or [])
-        singles: list[ImageLike | None] = []
-        if images is None:
-            singles += [None] * len(texts)
-        elif isinstance(images, list | tuple):
-            for image in images:
-                singles += [None] if image is None else split_images([image])
-        else:
-            singles += split_images(images)
-        if not singles:
-            raise ValueError("nothing to embed: give images, texts, or both")
+    def _words(self, images: Sequence[Any], texts: Sequence[str], instruction: str | None) -> list[str]:
+        """All words of each image: an instruction, None for the default, and its text, of which one holds for all."""
         if len(texts) <= 1:
-            texts = (texts or [""]) * len(singles)
-        if len(texts) != len(singles):
-            raise ValueError(f"{len(texts)} texts for {len(singles)} images: give one for each, or one for all")
-
+            texts = [*texts, ""][:1] * len(images)
+        if len(texts) != len(images):
+            raise ValueError(f"{len(texts)} texts for {len(images)} images: give one for each, or one for all")
         words = []
-        for image, text in zip(singles, texts, strict=True):
+        for image, text in zip(images, texts, strict=True):
             asked = self._default_instruction(image) if instruction is None else instruction
-            words.append(self.settings.joiner.join([part for part in (asked, text) if part]))
-        return singles, words
+            words.append(self.settings.joiner.join(part for part in (asked, text) if part))
+        return words
 
     def _default_instruction(self, image: Any) -> str:
         return self.settings.text_instruction if image is None else self.settings.instruction
