@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import safetensors
 import timm
 import torch
 from packaging.version import Version
@@ -17,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from idmetric import Backbone, CheckpointError
-from idmetric.metric.checkpoints.weights import SAFE_TORCH, read_pickled
+from idmetric.metric.checkpoints.weights import SAFE_TORCH
 from idmetric.metric.idsim import IDSimConfig
 from idmetric.metric.timm_models import build
 from idmetric.train.idsim.recipe import untrained
@@ -83,24 +82,16 @@ def test_weights_that_do_not_fill_the_model_exactly_are_refused(name: str, opene
         assert str(file) in str(error.value)
         return str(error.value)
 
-    assert "unexpected" in refusal({f"trunk.{key}": value for key, value in state.items()})
-    assert "missing" in refusal({"x": torch.zeros(1)})
     key = "blocks.1.attn.qkv.bias"
     assert f"missing {key}" in refusal({k: v for k, v in state.items() if k != key})
     assert "unexpected blocks.2.norm1.weight" in refusal({**state, "blocks.2.norm1.weight": torch.zeros(24)})
     assert f"wrong shape {key}" in refusal({**state, key: torch.zeros(7)})
     assert f"wrong type {key} torch.int8" in refusal({**state, key: state[key].to(torch.int8)})
-    if Version(safetensors.__version__) < Version("0.7"):
-        return  # it writes no complex numbers
-    assert f"wrong type {key} torch.complex64" in refusal({**state, key: state[key].to(torch.complex64)})
 
-
-@pytest.mark.parametrize(("name", "opened"), OPENERS.values(), ids=OPENERS)
-def test_a_mistyped_name_a_folder_or_a_pipe_as_weights_is_named(name: str, opened: Opener, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.pth")
-    for file in (tmp_path / "pipe.pth", tmp_path / "absent.pth", tmp_path):
-        with pytest.raises(CheckpointError, match=re.escape(str(file))):
-            opened(file)
+    for path in (tmp_path / "pipe.pth", tmp_path / "absent.pth", tmp_path):
+        with pytest.raises(CheckpointError, match=re.escape(str(path))):
+            opened(path)
 
 
 @reads_pickles
@@ -123,34 +114,25 @@ class Attack:
         return (os.mkdir, (str(self.target),))
 
 
-@pytest.mark.parametrize("version", ["2.4.0", "2.5.1+cu124", "2.9.1", "2.10.0a0+git1234567"])
+@pytest.mark.parametrize("version", ["2.4.0", "2.9.1", "2.10.0a0+git1234567"])
 @pytest.mark.parametrize(("name", "opened"), OPENERS.values(), ids=OPENERS)
-@pytest.mark.parametrize("ending", ["pth", "bin", "safetensors"])
 def test_no_pickle_is_read_by_a_torch_that_may_run_its_code(
-    name: str, opened: Opener, ending: str, version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, opened: Opener, version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever its ending and its content; torch.load is not even called, and neither is timm."""
-    file = tmp_path / f"w.{ending}"
-    torch.save(trained(name, {**SMALL, "num_classes": 0}), file)
+    """Whatever its ending; torch.load is not even called, and neither is timm."""
     monkeypatch.setattr(torch, "__version__", version)
     monkeypatch.setattr(torch, "load", None)
     monkeypatch.setattr(timm.models, "load_checkpoint", None)
-    with pytest.raises(CheckpointError, match=rf"w\.{ending}'"):
-        opened(file)
-
-
-@pytest.mark.parametrize("version", ["2.10.0", "2.13.0+cpu", "3.0.0"])
-def test_a_newer_torch_reads_tables_of_tensors(version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.save({"a": torch.ones(2)}, tmp_path / "w.pth")
-    monkeypatch.setattr(torch, "__version__", version)
-    assert read_pickled(tmp_path / "w.pth")["a"].tolist() == [1, 1]
+    for ending in ("pth", "bin", "safetensors"):
+        file = tmp_path / f"w.{ending}"
+        torch.save(trained(name, {**SMALL, "num_classes": 0}), file)
+        with pytest.raises(CheckpointError, match=rf"w\.{ending}'"):
+            opened(file)
 
 
 @pytest.mark.parametrize(("name", "opened"), OPENERS.values(), ids=OPENERS)
 @pytest.mark.parametrize("ending", ["pth", "bin", "safetensors"])
-def test_a_pickle_as_weights_runs_no_code_whatever_timms_version(
-    name: str, opened: Opener, ending: str, tmp_path: Path
-) -> None:
+def test_a_pickle_as_weights_runs_no_code(name: str, opened: Opener, ending: str, tmp_path: Path) -> None:
     file = tmp_path / f"w.{ending}"
     torch.save(Attack(tmp_path / "attacked"), file)
     with pytest.raises(CheckpointError, match=rf"w\.{ending}'"):
@@ -161,10 +143,9 @@ def test_a_pickle_as_weights_runs_no_code_whatever_timms_version(
 @pytest.mark.parametrize("argument", ["checkpoint_path", "pretrained_cfg_overlay", "pretrained_cfg", "pretrained"])
 def test_arguments_of_timm_cannot_name_another_file_of_weights(argument: str, tmp_path: Path) -> None:
     torch.save(Attack(tmp_path / "attacked"), tmp_path / "w.pth")
-    value = {"checkpoint_path": str(tmp_path / "w.pth"), "pretrained": True}.get(
-        argument, {"file": str(tmp_path / "w.pth")}
-    )
-    with pytest.raises(ValueError, match=f"backbone_args may not hold '{argument}'"):
+    file = str(tmp_path / "w.pth")
+    value = {"checkpoint_path": file, "pretrained": True}.get(argument, {"file": file})
+    with pytest.raises(ValueError, match=argument):
         Backbone("resnet18", pretrained=False, backbone_args={argument: value})
     assert not (tmp_path / "attacked").exists()
 
@@ -175,13 +156,11 @@ def test_arguments_of_timm_cannot_name_another_file_of_weights(argument: str, tm
 @pytest.mark.parametrize(
     ("name", "args", "side"),
     [
-        ("vit_tiny_patch16_224", SMALL, 224), ("vit_tiny_patch16_224", SMALL, 160),
-        ("vit_small_patch14_dinov2", SMALL, 224), ("flexivit_small", SMALL, 160),
+        ("vit_tiny_patch16_224", SMALL, 160), ("vit_small_patch14_dinov2", SMALL, 224), ("flexivit_small", SMALL, 160),
         (SIGLIP, SMALL, 160), ("beit_base_patch16_224", SMALL, 160), ("vit_small_patch16_dinov3", SMALL, 160),
         ("eva02_tiny_patch14_224", SMALL, 140), ("deit_tiny_distilled_patch16_224", SMALL, 160),
         ("swinv2_tiny_window8_256", {"embed_dim": 24, "depths": (1, 1), "num_heads": (2, 2)}, 128),
-        ("convnext_atto", {"depths": (1, 1, 1, 1), "dims": (8, 16, 24, 32)}, 96),
-        ("levit_128s", {}, 224), ("resnet18", {}, 96), ("tf_efficientnet_lite0", {}, 96),
+        ("levit_128s", {}, 224), ("resnet18", {}, 96),
     ],
 )  # fmt: skip
 def test_weights_with_a_classifier_are_loaded_as_timm_loads_them(
