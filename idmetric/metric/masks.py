@@ -383,7 +383,9 @@ def cut_out(
     picture.paste("white" if outside == "white" else "black", mask=Image.fromarray(around.numpy()))
     if outside == "crop":
         box = box_of(cover)
-        return picture.crop(box), cut_to(cover, box)
+        cut = picture.crop(box)
+        cut.filename = describe(picture)  # type: ignore[attr-defined]  # for messages
+        return cut, cut_to(cover, box)
     return picture, cover
 
 
