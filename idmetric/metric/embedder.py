@@ -33,17 +33,16 @@ from idmetric.metric.images import (
     ImageReadError,
     MaskId,
     Outside,
+    Picture,
     Preprocessing,
     check_paths,
     check_pixels,
     describe,
-    float_pixels,
-    is_array,
-    is_float,
     naming,
     picture_pixels,
     place,
     read_image,
+    read_picture,
     split_images,
 )
 from idmetric.metric.masks import Images, MaskLike, Masks, cut_out, labeled, split_masks
@@ -222,28 +221,21 @@ class Embedder(nn.Module):
         Raises:
             ImageReadError: if one of them cannot be read, the mask selects nothing, or the model takes no masks.
         """
-        cover = None
-        picture: Image.Image | Tensor | None
         if image is None:
-            picture = None
-        elif mask is not None:
-            self.check_mask(mask)
-            picture, cover = cut_out(image, mask, outside, background=self.background)
-        elif is_array(image) and is_float(image):
-            with naming(image):
-                picture = float_pixels(image, self.background)
-        else:
-            picture = self.read_image(image)
-        return self.prepare(picture, cover, words)
+            return self.prepare(None, None, words)
+        if mask is None:
+            picture = read_picture(image, background=self.background, preprocessing=self.preprocessing)
+            return self.prepare(picture, None, words)
+        self.check_mask(mask)
+        subject, cover = cut_out(image, mask, outside, background=self.background)
+        return self.prepare(subject, cover, words)
 
-    def prepare(
-        self, picture: Image.Image | Tensor | None, cover: Tensor | None = None, words: str | None = None
-    ) -> Any:
+    def prepare(self, picture: Picture | None, cover: Tensor | None = None, words: str | None = None) -> Any:
         """An element of a batch for `embed_prepared`; may run in a thread.
 
         Args:
-            picture: RGB, as `read_image` gives it, or float pixels (3, H, W) in [0, 1]; None for a text alone, of
-                models that read words.
+            picture: RGB as `images.read_picture` gives it: a PIL image, or float pixels (3, H, W) in [0, 1]; None for
+                a text alone, of models that read words.
             cover: how much of each pixel the subject's mask covers (H, W).
             words: for models that read them (`reads_words`) the text to embed with the image; None: the default.
 
@@ -255,13 +247,9 @@ class Embedder(nn.Module):
         """
         if picture is None:
             raise ValueError(f"{self.name} reads no text: a text alone has no embedding")
-        with naming(picture):
-            if isinstance(picture, Tensor):
-                pixels = self.fit_pixels(picture[None])[0]
-            else:
-                pixels = picture_pixels(
-                    picture, self.size_for, background=self.background, interpolation=self.interpolation, fit=self.fit
-                )
+        pixels = picture_pixels(
+            picture, self.size_for, background=self.background, interpolation=self.interpolation, fit=self.fit
+        )
         if cover is None:
             return pixels, None
 
