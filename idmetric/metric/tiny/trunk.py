@@ -146,7 +146,8 @@ class _SameConv2d(nn.Conv2d):
 
     def reset_parameters(self) -> None:
         """Random weights as large as those that timm draws."""
-        # uniform ones, as torch imports its compiler for normal ones on "meta"
+        if self.weight.is_meta:  # they are loaded
+            return
         nn.init.kaiming_uniform_(self.weight, mode="fan_out" if self.groups == 1 else "fan_in", nonlinearity="relu")
         if self.bias is not None:
             nn.init.zeros_(self.bias)
