@@ -6,7 +6,7 @@ import json
 import os
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
@@ -74,8 +74,11 @@ def opening() -> Iterator[None]:
 
     Otherwise torch's inference mode and default device, such as "meta", would hold for them.
     """
-    with torch.inference_mode(False), torch.device("cpu"):
-        yield
+    with torch.inference_mode(False):
+        is_on_cpu = torch.empty(0).device.type == "cpu"
+        # only where it is needed, as the context slows each call of torch
+        with nullcontext() if is_on_cpu else torch.device("cpu"):
+            yield
 
 
 def wants_grad(images: Any) -> bool:

@@ -11,6 +11,7 @@ the second sees the images at another size, and its global features, with a head
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -160,7 +161,7 @@ class IDSim(Embedder):
     def _build(self, config: IDSimConfig, empty: bool) -> None:
         """Lay the modules out with random weights; `empty` allocates no memory for weights, which are loaded then."""
         make_head = partial(Head, hidden=config.hidden, residual=config.residual)
-        device = torch.device("meta" if empty else "cpu")
+        device = torch.device("meta") if empty else nullcontext()
         if config.second:
             with device:
                 self.backbone: Any = LiteTrunk(config.backbone)
