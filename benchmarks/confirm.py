@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from huggingface_hub import HfApi, ModelInfo
 
+from idmetric.cli.demo import CAPTIONS, REFERENCE, demo_images
 from idmetric.data.generate.engines import ENGINES
 from idmetric.data.generate.weights import Repository
 from idmetric.data.importers.run import import_dataset
@@ -33,7 +34,6 @@ from idmetric.metric.checkpoints.format import file_of
 from idmetric.metric.checkpoints.resolve import resolve
 from idmetric.metric.embedder import Embedder
 from idmetric.metric.load import load
-from idmetric.scoring.demo import CAPTIONS, REFERENCE, demo_images
 from idmetric.version import __version__
 
 Row = tuple[str, str, str]  # what, measured, expected: "" where neither the papers nor the releases say it

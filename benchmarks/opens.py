@@ -143,7 +143,7 @@ def _write_counts(path: Path, folder: Path, names: Sequence[str]) -> None:
         looked_at.clear()
         with tempfile.TemporaryDirectory() as out:
             arguments = [word.format(**{"in": folder, "out": out}) for word in COMMANDS[name].split()]
-            status = run([*arguments, "--model", "tiny", "--quiet", "--workers", "1"])
+            status = run([*arguments, "--model", "tiny", "--quiet"])
         if status != 0:
             raise RuntimeError(f"idmetric {' '.join(arguments)} ended with status {status}")
         modules = [module for module in sys.modules if module.partition(".")[0] == "idmetric"]

@@ -11,6 +11,7 @@ from idmetric.metric.lazy import lazy
 from idmetric.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from idmetric.cli.demo import demo_images
     from idmetric.evaluate.evaluation import Evaluation, evaluation
     from idmetric.matching.clips import Clip
     from idmetric.matching.consistency import consistency
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from idmetric.metric.nearid import NearID
     from idmetric.metric.visid.visid import VisIDEmbed
     from idmetric.scoring.calibration import calibration_of
-    from idmetric.scoring.demo import demo_images
     from idmetric.scoring.score import score, score_pairs
 
 _LAZY = {
@@ -49,7 +49,7 @@ _LAZY = {
     "VisIDEmbed": "idmetric.metric.visid.visid",
     "consistency": "idmetric.matching.consistency",
     "calibration_of": "idmetric.scoring.calibration",
-    "demo_images": "idmetric.scoring.demo",
+    "demo_images": "idmetric.cli.demo",
     "evaluation": "idmetric.evaluate.evaluation",
     "load": "idmetric.metric.load",
     "match": "idmetric.matching.matching",

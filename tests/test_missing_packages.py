@@ -252,7 +252,7 @@ def call(path: str, *args: Any, **options: Any) -> Callable[[], Any]:
 
 
 def table() -> Any:
-    return call("scoring.records.Records", [{"a": 1}], ("a",))().to_pandas()
+    return call("scoring.scores.Records", [{"a": 1}], ("a",))().to_pandas()
 
 
 ENTRIES: list[tuple[str, str, Callable[[], Any]]] = [  # hidden package, its extra, call

@@ -11,15 +11,30 @@ from typing import TYPE_CHECKING
 from idmetric.cli.command import Parser, codes, ended, fixable, say, write_with_page
 from idmetric.cli.options import add_shared
 from idmetric.metric.files import need
-from idmetric.scoring.demo import CAPTIONS, REFERENCE, demo_images
-from idmetric.scoring.scores import Scores
 from idmetric.tables import aligned, four
 
 if TYPE_CHECKING:
-    from idmetric.scoring.calibration import Calibration
-    from idmetric.scoring.sheet import Album
+    from idmetric.scoring.scores import Scores
 
 MODEL = "tiny"
+REFERENCE = "mug"
+# name -> what the picture shows
+CAPTIONS = {
+    "mug": "a mug",
+    "mug_elsewhere": "the same mug in another place",
+    "another_mug": "another mug",
+    "box": "a box",
+}
+
+
+def demo_images() -> dict[str, Path]:
+    """The files of four small example pictures: a mug, the same mug elsewhere, another mug, a box.
+
+    Returns:
+        The path of each picture by its name: "mug", "mug_elsewhere", "another_mug", "box". They are rendered, 256 x 256
+        pixels, and belong to the package.
+    """
+    return {name: Path(__file__).with_name("pictures") / f"{name}.webp" for name in CAPTIONS}
 
 
 def build_parser(prog: str = "idmetric demo") -> Parser:
@@ -50,48 +65,29 @@ def _run(args: Namespace) -> int:
         with fixable():
             check_page(args.html)
     from idmetric.metric.load import load
-    from idmetric.scoring.calibration import calibration_of
-    from idmetric.scoring.files import cross
-    from idmetric.scoring.score import compare
-    from idmetric.scoring.scores import ScoreSettings
+    from idmetric.scoring.score import score
 
     pictures = demo_images()
     reference = pictures.pop(REFERENCE)
-    album = None
     with fixable():
-        metric = load(MODEL, device=args.device)
-        if args.html:
-            from idmetric.scoring.sheet import Album
-
-            album = Album(len(pictures) + 1, metric.background)
-        calibration = calibration_of(metric, "stored", "cls")
-        scores = compare(metric, cross([reference], list(pictures.values())), ScoreSettings(), album=album)
-
-    write_page = None
-    if album is not None:
-        write_page = partial(_write_page, scores, album, args.html)
-    assert calibration is not None  # of "stored"
-    write_with_page(_report(scores, calibration), None, write_page)
+        scores = score(load(MODEL, device=args.device), reference, list(pictures.values()))
+    write_with_page(_report(scores), None, partial(_write_page, scores, args.html) if args.html else None)
     return 0
 
 
-def _write_page(scores: Scores, album: Album, path: str) -> None:
-    from idmetric.page import write_page
-    from idmetric.scoring.sheet import score_page
-
-    write_page(score_page(scores, album), path)
+def _write_page(scores: Scores, path: str) -> None:
+    scores.write(path)
     say(f"wrote {path}")
 
 
-def _report(scores: Scores, calibration: Calibration) -> str:
+def _report(scores: Scores) -> str:
     """The scores as a table, what they mean, and the commands to run next."""
     from idmetric.scoring.calibration import SURE
 
     table = [["distance", "P(same)", "answer", "picture"]]
     for row in scores.rows:
-        probability = f"{float(calibration.probability(row['distance'])):.2f}"
         caption = CAPTIONS[Path(row["image"]).stem]
-        table.append([four(row["distance"]), probability, calibration.answer(row["distance"]), caption])
+        table.append([four(row["distance"]), f"{row['probability']:.2f}", row["answer"], caption])
 
     meanings = [
         ["distance", "lower = more likely the same identity"],

@@ -35,12 +35,12 @@ from idmetric.cli.options import add_shared, check_model, load_options, parse_ma
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files import Progress, need
 from idmetric.metric.paths import is_image, listed, matches, walk
-from idmetric.scoring.limits import Limit
+from idmetric.scoring.scores import Limit
 from idmetric.tables import aligned, four
 
 if TYPE_CHECKING:
     from idmetric.gallery import Gallery
-    from idmetric.scoring.records import Records
+    from idmetric.scoring.scores import Records
 
 IMAGES = "images.jsonl"  # of each model in a gallery; a literal, as a mistyped folder should not import torch
 _EXAMPLES = """examples:

@@ -32,7 +32,7 @@ from idmetric.cli.match_detect import add_detection, check_detection, detected_r
 from idmetric.cli.options import add_shared, check_model, load_options
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files import Progress, StrPath, need
-from idmetric.scoring.limits import Limit
+from idmetric.scoring.scores import Limit
 
 if TYPE_CHECKING:
     from idmetric.matching.consistency import Consistency

@@ -1,9 +1,8 @@
 """`idmetric score`: distances of images to a reference, sorted, from the shell.
 
 Exit status: 0 scored; 1 an error (on stderr; nothing on stdout, unless --output or --html failed in the end); 2 wrong
-usage; 3 a distance exceeds the threshold (--threshold, else that of --calibration);
-4 files were skipped (--on-error skip) and none exceeds it. A --cache that cannot be written is a warning, and does not
-change the status.
+usage; 3 a distance exceeds --fail-over; 4 files were skipped (--on-error skip) and none exceeds it. A --cache that
+cannot be written is a warning, and does not change the status.
 """
 
 from __future__ import annotations
@@ -11,18 +10,18 @@ from __future__ import annotations
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from idmetric.cli.command import (
     WRONG_USAGE,
     CommandError,
+    Parser,
     check_not_read,
     check_output,
+    codes,
     counting_embeddings,
     ended,
     form_of,
@@ -31,84 +30,131 @@ from idmetric.cli.command import (
     warnings_as_lines,
     write_with_page,
 )
-from idmetric.cli.options import check_model, load_options
-from idmetric.cli.score_parser import ALIAS, build_parser, refuse_misuse
-from idmetric.evaluate.settings import values_of
+from idmetric.cli.options import add_shared, check_model, load_options
 from idmetric.metric.errors import RequestError
-from idmetric.metric.files import Progress, need
+from idmetric.metric.files import Progress, is_same_file, need
 from idmetric.metric.paths import ABSENT
-from idmetric.scoring.files import Cross, absent_files, check_masks, cross, mask_path
-from idmetric.scoring.limits import Limit
-from idmetric.scoring.pairs import Pairs, read_pairs
-from idmetric.scoring.scores import Scores, ScoreSettings
+from idmetric.scoring.pairs import ScoreRequest, absent_files, check_masks, read_pairs, request_of
 from idmetric.tables import first_few
 
 if TYPE_CHECKING:
+    from idmetric.scoring.scores import Scores
     from idmetric.scoring.sheet import Album
 
+ALIAS = "idmetric-score"  # name of the stand-alone command
 _SKIP = "; --on-error skip scores the others"
+
+
+def build_parser(prog: str = ALIAS) -> Parser:
+    """The parser of the command."""
+    parser = Parser(
+        prog=prog,
+        usage="%(prog)s REFERENCE IMAGE [IMAGE ...] [options]\n"
+        "       %(prog)s --ref PATH [--ref PATH ...] IMAGE [IMAGE ...] [options]\n"
+        "       %(prog)s --pairs CSV [options]",
+        description="Distance of images to a reference: lower = more likely the same object, animal or person.",
+        epilog=codes(0, 1, 2, 3, 4, 130, 143),
+    )
+    add = parser.add_argument
+    add(
+        "paths",
+        nargs="*",
+        metavar="IMAGE",
+        help="files, folders or patterns; the first one names the reference (or several, or an .idm file), unless "
+        "--ref is given",
+    )
+    add(
+        "--ref", action="append", default=[], metavar="PATH", help="reference image, folder or pattern; may be repeated"
+    )
+    add(
+        "--pairs",
+        metavar="CSV",
+        help="score the pairs of a CSV file (- for standard input) with the columns a,b[,mask_a,mask_b] or "
+        "ref,gen[,mask_ref,mask_gen]",
+    )
+    add_shared(parser, "--model", "--revision", "--distance")
+    add("--threshold", type=float, metavar="T", help="say pass or fail: the largest distance that passes")
+    add("--fail-over", type=float, metavar="T", help="exit with status 3 if a distance exceeds T")
+    add_shared(
+        parser,
+        "--calibration",
+        help="of `idmetric eval calibrate`: adds the answer same, unsure or different, and its probability (default: "
+        "the one saved with the model)",
+    )
+    add_shared(parser, "--format", "--output")
+    add("--html", metavar="FILE", help="also write a page of the images, nearest first (pip install 'idmetric[eval]')")
+    add_shared(parser, "--mask-dir", "--mask-id")
+    add_shared(parser, "--on-error", help="unreadable images: stop (default), or skip and list them")
+    add_shared(parser, "--device", "--dtype", "--batch-size", "--cache")
+    add_shared(parser, "--quiet", help="no progress, no warnings")
+    parser.add_version()
+    return parser
 
 
 def main(argv: Sequence[str] | None = None, prog: str = ALIAS) -> int:
     """Run the command; returns the exit status."""
     parser = build_parser(prog)
     args = parser.parse_intermixed_args(argv)  # options may stand between the files
-    if args.list_models:
-        from idmetric.cli.list_models import print_models
-
-        return ended(print_models, parser)
-    refuse_misuse(parser, args)
+    if args.html and args.output and is_same_file(args.html, args.output):
+        parser.error("--html and --output name one file: give each its own")
+    if args.pairs and (args.paths or args.ref):
+        parser.error("--pairs takes no other images")
+    if not args.pairs and len(args.paths) + len(args.ref) < 2:
+        parser.error("give a reference and at least one candidate (or --ref, or --pairs)")
     return ended(partial(_run, args), parser)
 
 
 def _run(args: Namespace) -> int:
-    """Check names and options, which should not wait for the model, then score."""
-    if args.html:
-        need("eval", "--html", jinja2="jinja2")
+    """Check names and options, which should not wait for the model, then score; returns the exit status."""
     try:
-        check_output(args.output)
-        if args.pairs:
-            work: Cross | Pairs = read_pairs(Path(args.pairs), args.on_error)
-        else:
-            references = args.ref or [args.paths.pop(0)]
-            work = cross(references, args.paths, args.include_refs)
-        _check_files(args, work)
+        request = _checked_request(args)
         check_model(args.model)
-        return _scored(args, work)
+        scores = _scored(args, request)
     except RequestError as error:
         raise CommandError(str(error), WRONG_USAGE) from error
 
+    over = [] if args.fail_over is None else scores.beyond(args.fail_over)
+    if not over:
+        return status_of(scores.skipped)
+    if not args.quiet:
+        worst = max(over, key=lambda row: row["distance"])
+        count = f"{len(over)} of {len(scores.rows)} exceed {args.fail_over:g}"
+        say(f"exit status 3: {count}, the farthest is {worst['image']} at {worst['distance']:.4f}")
+    return 3
 
-def _check_files(args: Namespace, work: Cross | Pairs) -> None:
-    """Refuse outputs that would replace an input, and inputs that are missing or do not fit."""
+
+def _checked_request(args: Namespace) -> ScoreRequest:
+    """The images to score; outputs that would replace an input are refused, and inputs that are missing."""
+    if args.html:
+        need("eval", "--html", jinja2="jinja2")
+    check_output(args.output)
+    if args.pairs:
+        request = read_pairs(args.pairs, args.on_error)
+    else:
+        references = args.ref or [args.paths.pop(0)]
+        request = request_of(references, args.paths)
+
     inputs = [path for path in (args.pairs, args.calibration, args.model) if path]
     if os.path.isdir(args.model):
         inputs += [entry.path for entry in os.scandir(args.model)]
-    check_not_read({"--output": args.output, "--html": args.html}, chain(inputs, _files_read(work, args.mask_dir)))
+    if args.mask_dir and os.path.isdir(args.mask_dir):
+        inputs += [entry.path for entry in os.scandir(args.mask_dir)]
+    inputs += [path for image in request.read for path in (image.image, image.mask) if path]
+    check_not_read({"--output": args.output, "--html": args.html}, inputs)
 
-    check_masks(work, args.mask_dir, args.mask_id is not None, args.preprocessing or "standard")
-    absent = absent_files(work) if args.on_error == "fail" else []
+    check_masks(request, args.mask_dir, args.mask_id)
+    absent = absent_files(request) if args.on_error == "fail" else []
     if absent:
-        lines = [f"cannot read image {path}: {ABSENT}" for path in absent]
-        reasons = "; ".join(first_few(lines, 20))
-        if len(absent) > 1:
-            reasons = f"{len(absent)} images: {reasons}"
-        raise CommandError(f"{reasons}{_SKIP}")
+        reasons = "; ".join(first_few([f"cannot read image {path}: {ABSENT}" for path in absent], 20))
+        count = f"{len(absent)} images: " if len(absent) > 1 else ""
+        raise CommandError(f"{count}{reasons}{_SKIP}")
     if args.calibration and args.calibration != "stored" and not os.path.exists(args.calibration):
         raise CommandError(f"cannot read {args.calibration!r}: the file does not exist")
+    return request
 
 
-def _files_read(work: Cross | Pairs, mask_dir: str | None) -> Iterator[str]:
-    """Yield images and masks in order."""
-    for file in work.files:
-        yield file[0]
-        mask = mask_path(mask_dir, file)
-        if mask:
-            yield mask
-
-
-def _scored(args: Namespace, work: Cross | Pairs) -> int:
-    """Score, print the scores and write the page; returns the exit status."""
+def _scored(args: Namespace, request: ScoreRequest) -> Scores:
+    """Score, print the scores and write the page."""
     from idmetric.metric.images import ImageReadError
 
     messages: list[str] = []
@@ -120,73 +166,65 @@ def _scored(args: Namespace, work: Cross | Pairs) -> int:
 
     with warnings_as_lines(show=warn), counting_embeddings(args.quiet):
         try:
-            scores, album = _scores(args, work)
+            scores, album = _scores(args, request)
         except RequestError:
             raise
         except (ImportError, ValueError, RuntimeError, OSError) as error:
             hint = _SKIP if isinstance(error, ImageReadError) else ""
             raise CommandError(f"{' '.join(str(error).split())}{hint}") from error
-    for skipped in scores.skipped:
-        say(f"skipped {skipped['image']}: {skipped['reason']}")
+    for image, reason in scores.skipped.items():
+        say(f"skipped {image}: {reason}")
     if not scores.rows:
         raise CommandError("no image could be scored")
 
+    form = form_of(args)
+    if form in ("csv", "jsonl"):
+        warn(scores.answered_by)  # which these have no place for
     write_page = None
     if album is not None:
-        write_page = partial(_write_page, args, scores, album, messages)
-    write_with_page(getattr(scores, f"to_{form_of(args)}")(), args.output, write_page)
+        from idmetric.page import write_page as write_html
+        from idmetric.scoring.sheet import score_page
+
+        write_page = partial(write_html, score_page(scores, album, messages=messages), args.html)
+    write_with_page(getattr(scores, f"to_{form}")(), args.output, write_page)
     for path in (args.output, args.html):
         if path and not args.quiet:
             say(f"wrote {path}")
-    return _status(args, scores)
+    return scores
 
 
-def _scores(args: Namespace, work: Cross | Pairs) -> tuple[Scores, Album | None]:
+def _scores(args: Namespace, request: ScoreRequest) -> tuple[Scores, Album | None]:
     """The scores, and with --html the pictures of the page."""
     from idmetric.metric.load import load
-    from idmetric.scoring.calibration import calibration_of
-    from idmetric.scoring.score import compare, limit_of
+    from idmetric.scoring.score import ScoreSettings, scores_of
 
     if args.html:
         from idmetric.page import check_page
 
         check_page(args.html)
-    values = values_of(args, ScoreSettings)
-    if args.threshold is not None:
-        values["threshold"] = Limit(args.threshold, "option --threshold")
-    settings = ScoreSettings(**values)  # checks them before the model is opened
+    settings = ScoreSettings(
+        distance=args.distance,
+        mask_dir=args.mask_dir,
+        mask_id=args.mask_id,
+        on_error=args.on_error,
+        cache=args.cache,
+        calibration=args.calibration,
+        threshold=args.threshold,
+        batch_size=args.batch_size,
+    )
     if args.quiet:
         os.environ |= {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_VERBOSITY": "error"}
     metric = load(args.model, **load_options(args))
-    if args.calibration:
-        calibration = calibration_of(metric, args.calibration, args.distance, outside=None)
-        settings = replace(settings, calibration=calibration, calibrated=limit_of(calibration))
     album = None
     if args.html:
         from idmetric.scoring.sheet import Album
 
-        album = Album(work.pictures, metric.background)
+        album = Album(len(request.read), metric.background)
     with Progress("pairs" if args.pairs else "images", not args.quiet, verb="scored") as progress:
-        return compare(metric, work, settings, progress=progress, album=album), album
-
-
-def _write_page(args: Namespace, scores: Scores, album: Album, messages: list[str]) -> None:
-    from idmetric.page import write_page
-    from idmetric.scoring.sheet import score_page
-
-    write_page(score_page(scores, album, messages=messages), args.html)
-
-
-def _status(args: Namespace, scores: Scores) -> int:
-    """The exit status, with a line on stderr if a distance exceeds the threshold."""
-    over = scores.failing
-    if not over:
-        return status_of(scores.skipped)
-    if not args.quiet:
-        worst = max(over, key=lambda row: row["distance"])
-        count = f"{len(over)} of {len(scores.rows)} exceed the threshold {scores.limit}"
-        say(f"exit status 3: {count}, the farthest is {worst['image']} at {worst['distance']:.4f}")
-    return 3
+        scores = scores_of(metric, request, settings, progress=progress, album=album)
+    if args.threshold is not None:
+        scores = replace(scores, threshold_source="option --threshold")
+    return scores, album
 
 
 if __name__ == "__main__":

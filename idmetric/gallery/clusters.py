@@ -22,8 +22,7 @@ from idmetric.gallery.looks import Looks
 from idmetric.metric.files import need
 from idmetric.metric.ties import comparable
 from idmetric.scoring.copies import THRESHOLD
-from idmetric.scoring.limits import Limit
-from idmetric.scoring.records import Record, Records
+from idmetric.scoring.scores import Limit, Record, Records
 
 if TYPE_CHECKING:
     from idmetric.gallery import Gallery, GalleryItem

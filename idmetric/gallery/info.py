@@ -12,7 +12,7 @@ from pathlib import Path
 from idmetric.gallery.index import IMAGES, GalleryItem, files_of, read_index, stamp_of, stores_in
 from idmetric.gallery.sources import GalleryError
 from idmetric.metric.files import StrPath
-from idmetric.scoring.records import Record, Records
+from idmetric.scoring.scores import Record, Records
 from idmetric.store import Store
 
 INFO = (

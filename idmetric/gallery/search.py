@@ -18,8 +18,7 @@ from idmetric.metric.images import Named, describe, split_images
 from idmetric.metric.masks import Labeled, labeled, split_masks
 from idmetric.metric.ties import comparable
 from idmetric.scoring.calibration import SEARCH_RATE, STORED, Calibration, calibration_of
-from idmetric.scoring.limits import Limit
-from idmetric.scoring.records import Record, Records
+from idmetric.scoring.scores import Limit, Record, Records
 from idmetric.store import Store, key_of
 from idmetric.stream import Item, Look, embedded, embedding_of, items_of_images, problem_of
 

@@ -22,11 +22,11 @@ from idmetric.matching.request import MatchRequest
 from idmetric.matching.result import Array, Match
 from idmetric.metric.embedder import Embedder
 from idmetric.metric.errors import RequestError
-from idmetric.metric.files import need
+from idmetric.metric.files import StrPath, need
 from idmetric.metric.images import ImageLike
 from idmetric.metric.masks import Images
-from idmetric.scoring.records import Record, Records
-from idmetric.scoring.scores import PathLike, Progress
+from idmetric.scoring.score import Progress
+from idmetric.scoring.scores import Record, Records
 
 COLUMNS = ("clip", "frames", "mean", "first", "previous")
 _ROUNDING = 1e-6
@@ -97,7 +97,7 @@ def consistency(
     on_error: Literal["fail", "skip"] = "fail",
     batch_size: int = 32,
     workers: int | None = None,
-    cache: PathLike | None = None,
+    cache: StrPath | None = None,
     progress: Progress | None = None,
 ) -> Consistency:
     """Compare images, or the frames of clips, with each other.

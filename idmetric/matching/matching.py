@@ -36,13 +36,13 @@ from idmetric.metric.distance import needs_patches
 from idmetric.metric.embedder import Embedder
 from idmetric.metric.embedding import Embedding, concatenate
 from idmetric.metric.errors import RequestError
-from idmetric.metric.files import need
+from idmetric.metric.files import StrPath, need
 from idmetric.metric.images import ImageLike, ImageReadError, Picture, check_paths
 from idmetric.metric.masks import Images
 from idmetric.scoring.calibration import Calibration
-from idmetric.scoring.limits import Limit
 from idmetric.scoring.references import Aggregate
-from idmetric.scoring.scores import PathLike, Progress
+from idmetric.scoring.score import Progress
+from idmetric.scoring.scores import Limit
 from idmetric.store import Store, cache_folder
 from idmetric.stream import ImageModel, Item, Part, embedded, open_store
 
@@ -138,7 +138,7 @@ class ReadOptions:
         workers, progress: see `match`; progress counts the images for each encoder.
     """
 
-    cache: PathLike | None = None
+    cache: StrPath | None = None
     workers: int | None = None
     progress: Progress | None = None
 
@@ -164,12 +164,12 @@ def match(
     words: Mapping[str, str] | None = None,
     encoders: Encoders | None = None,
     threshold: Thresholds = None,
-    calibration: PathLike | Calibration | None = None,
-    cast: Cast | PathLike | None = None,
+    calibration: StrPath | Calibration | None = None,
+    cast: Cast | StrPath | None = None,
     on_error: Literal["fail", "skip"] = "fail",
     batch_size: int = 32,
     workers: int | None = None,
-    cache: PathLike | None = None,
+    cache: StrPath | None = None,
     progress: Progress | None = None,
 ) -> Match:
     """Compute the distance of every region to every reference of every subject, and assign regions to subjects.

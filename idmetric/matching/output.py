@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from idmetric.metric.files import StrPath, json_text
-from idmetric.scoring.records import Records
+from idmetric.scoring.scores import Records
 from idmetric.tables import aligned, first_few, four, rounded
 
 

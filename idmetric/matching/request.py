@@ -15,8 +15,8 @@ from idmetric.matching.clips import Clip, Timeline, sources_of, timeline
 from idmetric.matching.region_files import RegionSource, regions_for
 from idmetric.matching.regions import Regions
 from idmetric.metric.errors import RequestError
+from idmetric.metric.files import StrPath
 from idmetric.metric.images import ImageReadError, check_paths, is_single
-from idmetric.scoring.scores import PathLike
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class MatchRequest:
         *,
         frames: int | str = 16,
         regions: Regions = None,
-        cast: Cast | PathLike | None = None,
+        cast: Cast | StrPath | None = None,
         on_error: Literal["fail", "skip"] = "fail",
     ) -> MatchRequest:
         """Open images and clips, and read the files of regions and casts.
@@ -83,7 +83,7 @@ class MatchRequest:
         casts = cast_of(listed_cast, line.moments, names)
         return cls(line, choice, kind, regions, labels, source, casts)
 
-    def refuse_others(self, frames: int | str, regions: Regions, cast: Cast | PathLike | None = None) -> None:
+    def refuse_others(self, frames: int | str, regions: Regions, cast: Cast | StrPath | None = None) -> None:
         """RequestError for settings next to a request, which has its own; `frames` is 16 unless it was given."""
         has_others = any(setting is not None for setting in (regions, cast))
         if has_others or str(frames) not in ("16", self.frames):

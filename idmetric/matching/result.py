@@ -16,8 +16,8 @@ from torch import Tensor
 from idmetric.matching.assignment import FOUND, UNASSIGNED, Assignment, State
 from idmetric.matching.output import Output, columns
 from idmetric.matching.table import Table
-from idmetric.scoring.records import Record, Records
 from idmetric.scoring.references import Aggregate
+from idmetric.scoring.scores import Record, Records
 from idmetric.tables import first_few, four
 
 ALL = "all"  # the summary's row of all subjects

@@ -11,10 +11,10 @@ from idmetric.matching.subjects import Subject
 from idmetric.metric.distance import distance_matrix
 from idmetric.metric.embedder import Embedder
 from idmetric.metric.errors import RequestError
+from idmetric.metric.files import StrPath
 from idmetric.scoring.calibration import Calibration, CalibrationError, calibration_of
-from idmetric.scoring.limits import OWN_PHOTOS, Limit
 from idmetric.scoring.references import Aggregate, leave_one_out
-from idmetric.scoring.scores import PathLike
+from idmetric.scoring.scores import OWN_PHOTOS, Limit
 
 FEWEST = 5  # references, below which the farthest says little: many genuine photos would lie beyond it
 
@@ -29,7 +29,7 @@ def limits_of(
     aggregate: Aggregate,
     *,
     threshold: Thresholds,
-    calibration: PathLike | Calibration | None,
+    calibration: StrPath | Calibration | None,
 ) -> list[Limit | None]:
     """The limit of each subject: the one in `threshold`, else the larger one of its own photos' and the calibration's.
 
@@ -85,7 +85,7 @@ def larger(own: Limit | None, by_pairs: Limit | None) -> Limit | None:
     return own if own.distance >= by_pairs.distance else by_pairs
 
 
-def calibrated_limit(metric: Embedder, distance: str, calibration: PathLike | Calibration | None) -> Limit | None:
+def calibrated_limit(metric: Embedder, distance: str, calibration: StrPath | Calibration | None) -> Limit | None:
     """The limit by pairs of identities, at a false-accept rate of 5 %.
 
     Args:

@@ -122,7 +122,7 @@ def writing(path: StrPath, *also: StrPath) -> Iterator[None]:
         yield
     except OSError as error:
         named = path if error.filename is None else error.filename
-        is_of = any(Path(named).is_relative_to(name) for name in (path, *also))
+        is_of = any(Path(named).absolute().is_relative_to(Path(name).absolute()) for name in (path, *also))
         if isinstance(error, OutputError) or error.errno not in _REASONS or not is_of:
             raise
         raise _output_error(path, _REASONS[error.errno], error.errno) from error

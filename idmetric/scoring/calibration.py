@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from idmetric.metric.embedding import NonFiniteError
 from idmetric.metric.files import StrPath, accept, read_json_file, replacing
-from idmetric.scoring.limits import Limit
+from idmetric.scoring.scores import Limit
 
 if TYPE_CHECKING:
     from idmetric.metric.embedder import Embedder
@@ -120,8 +120,9 @@ class Calibration:
         """The sentence on the images behind the calibration, to show once with its answers."""
         origin = self.data.get("origin")
         if origin == "photos":
-            return f"The calibration rests on photos: {self.data.get('about') or 'without a description'}"
-        return f"The calibration rests on {origin or 'unrecorded'} images, not on photos, and may be far off on yours"
+            return f"same, unsure or different by a calibration on photos: {self.data.get('about') or self.name}"
+        images = f"{origin or 'unrecorded'} images, not on photos"
+        return f"same, unsure or different by a calibration on {images}, and may be far off on yours"
 
     def threshold_at(self, rate: float = PAIR_RATE) -> Limit:
         """The largest distance that counts as the same identity, at the nearest listed rate at or below this one.

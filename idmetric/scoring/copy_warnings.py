@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from idmetric.metric.files import is_same_file
 from idmetric.scoring.copies import Copy, Print, compare
-from idmetric.scoring.records import Record
+from idmetric.scoring.scores import Record
 from idmetric.tables import first_few
 
 _TINT = 3  # of 255: channels of a gray picture differ by no more; those of photos of gray things do (by 7 or more)

@@ -1,133 +1,212 @@
-"""Pairs of images, from tuples or a CSV file."""
+"""What is compared with what: references and images, or pairs of images, as paths, in tables, or in memory.
+
+Nothing here loads NumPy for paths, so that a command finds a mistake in them before anything heavy is imported.
+"""
 
 from __future__ import annotations
 
 import math
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from idmetric.metric import paths
 from idmetric.metric.errors import RequestError
-from idmetric.metric.files import MOST_BYTES, shown
-from idmetric.metric.paths import is_image, with_slashes
-from idmetric.scoring.in_memory import ImageInMemory
-from idmetric.scoring.scores import COLUMNS, File
+from idmetric.metric.files import MOST_BYTES, StrPath, file_id, shown
 from idmetric.tables import TableError, first_few, plain_name, read_cells
 
 if TYPE_CHECKING:
-    from idmetric.metric.images import ImageLike
+    from idmetric.metric.embedding import Embedding
 
-_SIDES: dict[str, tuple[str, ...]] = {"a": ("a", "image_a", "ref", "reference"), "b": ("b", "image_b", "gen", "image")}
-# read as images only where the names above do not name both: other tables keep facts in such columns
-_MORE: dict[str, tuple[str, ...]] = {
-    "a": (*_SIDES["a"], "image1", "image_1", "source", "ref_path", "ref_image", "reference_path", "reference_image"),
-    "b": (
-        *_SIDES["b"],
-        "image2",
-        "image_2",
-        "target",
-        "generated",
-        "gen_path",
-        "gen_image",
-        "generated_path",
-        "generated_image",
-    ),
-}
-_CANDIDATES = ("gen", "image")  # only with these headers a column `mask` belongs to one of the images
-_COLUMNS = ("a", "b", "mask_a", "mask_b")  # without a header
-_NAMES = {"a": "reference", "b": "image", "mask_a": "mask_a", "mask_b": "mask_b"}  # of images in memory
+_SIDES = {"a": ("a", "image_a", "ref", "reference"), "b": ("b", "image_b", "gen", "image")}
+_COLUMNS = ("a", "b", "mask_a", "mask_b")  # of a file without a header
+# columns of scores; other columns of a table of pairs may not have these names
+COLUMNS = ("rank", "distance", "answer", "image", "reference", "probability", "copy", "copy_agreement",
+           "model", "revision", "distance_name", "resolution", "dtype", "idmetric")  # fmt: skip
 
 
-def _aliases(sides: dict[str, tuple[str, ...]]) -> dict[str, str]:
-    """Map headers of images and masks to `_COLUMNS`."""
-    aliases = {}
-    for side, names in sides.items():
-        for name in names:
-            aliases[name] = side
-            aliases[f"mask_{name}"] = f"mask_{side}"
-            aliases[f"{name}_mask"] = f"mask_{side}"
-    return aliases
+@dataclass(frozen=True)
+class RequestImage:
+    """An image of a request; two of one name and mask are the same.
+
+    Attributes:
+        name: its path, or of an image in memory such as image[3].
+        image: the path, or the image in memory. mask: of its subject, likewise; None without one.
+        mask_name: as `name`; "" without a mask.
+    """
+
+    name: str
+    image: Any = field(compare=False)
+    mask: Any = field(default=None, compare=False)
+    mask_name: str = ""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two images to compare, with their masks, and the other columns of their line; paths, or `ImageInMemory`."""
+    """Two images to compare, and the other columns of their line."""
 
-    a: str
-    b: str
-    mask_a: str | None = None
-    mask_b: str | None = None
-    other: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def files(self) -> tuple[File, File]:
-        """Both images, each with its mask."""
-        return (self.a, self.mask_a), (self.b, self.mask_b)
+    a: RequestImage
+    b: RequestImage
+    other: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Pairs:
-    """Pairs in order.
+class ScoreRequest:
+    """Images to compare with all references, or pairs.
 
     Attributes:
-        skipped: pairs without two images, by their place in the file, with the reason.
+        left_out: names of references among the images, which are not scored.
+        embedding: of the references, if it was made before; they are not read then.
+        skipped: lines of a file of pairs without two images, with the reason.
     """
 
-    rows: list[Pair]
+    references: list[RequestImage] = field(default_factory=list)
+    images: list[RequestImage] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    embedding: Embedding | None = None
+    pairs: list[Pair] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
 
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __iter__(self) -> Iterator[Pair]:
-        return iter(self.rows)
-
     @property
-    def files(self) -> list[File]:
-        """The images of all pairs, with their masks; images of several pairs recur."""
-        files: list[File] = []
-        for pair in self.rows:
-            files += pair.files
-        return files
-
-    @property
-    def other(self) -> tuple[str, ...]:
-        """Names of the columns that are carried through to the scores."""
-        names: dict[str, str] = {}
-        for pair in self.rows:
-            names |= dict(pair.other)
-        return tuple(names)
-
-    @property
-    def pictures(self) -> int:
-        """The number of pictures on a page of the scores, with each reference once."""
-        return len({pair.files[0] for pair in self.rows}) + len(self.rows)
+    def read(self) -> list[RequestImage]:
+        """The images to read: the references first, or those of pairs, each once, in the order of their first use."""
+        if self.pairs:
+            return list(dict.fromkeys(image for pair in self.pairs for image in (pair.a, pair.b)))
+        return self.images if self.embedding is not None else [*self.references, *self.images]
 
 
-def pairs_of(pairs: Iterable[Pair | Mapping[Any, Any] | Sequence[ImageLike | None]]) -> Pairs:
-    """Collect pairs: `Pair` objects, tuples (a, b) or (a, b, mask_a, mask_b) of images, or rows with named columns.
+def request_of(references: Any, images: Any, include_references: bool = False) -> ScoreRequest:
+    """List references and images: paths, folders, patterns and images in memory, or lists of them.
+
+    Args:
+        references: also an Embedding, or its .idm file.
+        include_references: keep references that are among the images.
+
+    Raises:
+        RequestError: for a reference that is not a file, or if no image is left.
+    """
+    embedding = _saved(references)
+    if embedding is None:
+        reference_images = _listed(references, "reference")
+    else:
+        names = list(embedding.names or ["reference"] * len(embedding))
+        if len(set(names)) < len(names):  # such as those of arrays in memory
+            names = [f"{name}[{row}]" for row, name in enumerate(names)]
+        reference_images = [RequestImage(name, name) for name in names]
+    candidates = _listed(images, "image")
+    if not reference_images or not candidates:
+        raise RequestError("give a reference and at least one image")
+    for image in reference_images:
+        if embedding is None and isinstance(image.image, str) and not os.path.isfile(image.image):
+            raise RequestError(f"the reference {image.name!r} is not a file, a folder or a pattern that matches")
+    if include_references:
+        return ScoreRequest(reference_images, candidates, embedding=embedding)
+
+    reference_ids = {_id_of(image) for image in reference_images} - {None}
+    left_out = [image for image in candidates if _id_of(image) in reference_ids]
+    candidates = [image for image in candidates if image not in left_out]
+    if not candidates:
+        raise RequestError("all images are references: name others, or score them too (include_references=True)")
+    return ScoreRequest(reference_images, candidates, [image.name for image in left_out], embedding)
+
+
+def _saved(references: Any) -> Embedding | None:
+    """The Embedding that stands for references, read from its file; None for images."""
+    sources = references if isinstance(references, list | tuple) else [references]
+    if all(isinstance(source, str) and not paths.is_embedding_file(source) for source in sources):
+        return None
+    from idmetric.metric.embedding import saved_embedding  # NumPy
+
+    return saved_embedding(references)
+
+
+def _listed(images: Any, name: str) -> list[RequestImage]:
+    """The images of a request; those in memory are called by the name and their place in the list."""
+    if not isinstance(images, list | tuple) and _is_single(images):
+        images = [images]
+    entries: dict[str, RequestImage] = {}
+    for index, source in enumerate(images):
+        place = f"{name}[{index}]"
+        if isinstance(source, str | os.PathLike):
+            entries |= {path: RequestImage(path, path) for path in paths.all_listed([source])}
+        elif _is_single(source):
+            entries[place] = RequestImage(place, source)
+        else:
+            raise RequestError(f"{place} is a {type(source).__name__}: give one flat list of images")
+    return list(entries.values())
+
+
+def _is_single(source: Any) -> bool:
+    """Whether this is a path or one image, not a batch or a list."""
+    if isinstance(source, str | os.PathLike):
+        return True
+    from idmetric.metric.images import is_array, is_image_like  # NumPy
+
+    return is_image_like(source) and not (is_array(source) and source.ndim not in (2, 3))
+
+
+def _id_of(image: RequestImage) -> object:
+    """Equal for two entries of one image: the object in memory, or the file."""
+    return file_id(image.image) if isinstance(image.image, str) else id(image.image)
+
+
+def absent_files(request: ScoreRequest) -> list[str]:
+    """The images and masks that do not exist."""
+    files = [path for image in request.read for path in (image.image, image.mask) if isinstance(path, str)]
+    return [path for path in dict.fromkeys(files) if _is_absent(path) and not paths.is_address(path)]
+
+
+def _is_absent(path: str) -> bool:
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:  # such as a closed folder, of which the reader says more
+        return False
+    return False
+
+
+def check_masks(request: ScoreRequest, mask_dir: StrPath | None, mask_id: object) -> bool:
+    """Refuse a label without masks, and two images that would share one; returns whether there are masks."""
+    if mask_dir is not None:
+        if not os.path.isdir(mask_dir):
+            raise RequestError(f"there is no folder of masks {os.fspath(mask_dir)!r}")
+        paths.masks_of(mask_dir, [image.name for image in request.read if image.mask is None])
+    has_masks = mask_dir is not None or any(image.mask is not None for image in request.read)
+    if mask_id is not None and not has_masks:
+        raise RequestError("a mask's label needs masks: a folder of masks, or masks in the pairs")
+    return has_masks
+
+
+# Pairs
+
+
+def pairs_of(pairs: Iterable[Any]) -> list[Pair]:
+    """Collect pairs: tuples (a, b) or (a, b, mask_a, mask_b) of images, dicts, or a pandas DataFrame.
 
     The images in memory of the fourth pair are called reference[3] and image[3]; one object in several pairs is one
     image, with its first name.
-
-    Args:
-        pairs: a pandas DataFrame or dicts have columns named as in a file of pairs (`read_pairs`); other columns are
-            carried through. Arrays hold a pair in each row.
 
     Raises:
         RequestError: naming the pair that is in none of these forms, or for no pairs.
     """
     if hasattr(pairs, "columns") and hasattr(pairs, "to_dict"):
-        pairs = pairs.to_dict("records")  # of a DataFrame, which pandas need not be installed for
+        pairs = pairs.to_dict("records")  # of a DataFrame
+    in_memory: dict[int, str] = {}  # name of an object by its address
     rows = []
-    images: dict[int, ImageInMemory] = {}  # by the address of the object
     for number, pair in enumerate(pairs, 1):
         try:
-            rows.append(_pair_of(pair, number - 1, images))
+            if isinstance(pair, str):
+                raise RequestError("text is no pair")
+            names: Sequence[str] = _COLUMNS
+            if isinstance(pair, Mapping):
+                names = _header([str(name) for name in pair])
+                pair = list(pair.values())
+            rows.append(_pair(list(pair), names, Path(), number, in_memory))
         except (RequestError, TypeError) as error:
             raise RequestError(
                 f"pair {number}: {error}; a pair is (a, b) or (a, b, mask_a, mask_b) of images, or a dict or row of a "
@@ -135,138 +214,102 @@ def pairs_of(pairs: Iterable[Pair | Mapping[Any, Any] | Sequence[ImageLike | Non
             ) from error
     if not rows:
         raise RequestError("there are no pairs")
-    return Pairs(rows)
+    return rows
 
 
-def _pair_of(pair: Any, index: int, images: dict[int, ImageInMemory]) -> Pair:
-    from idmetric.metric.images import is_image_like
+def read_pairs(path: StrPath, on_error: str = "fail") -> ScoreRequest:
+    """Read the pairs of a CSV file, or of standard input for "-", in its order.
 
-    if isinstance(pair, Pair):
-        return pair
-    if isinstance(pair, str):
-        raise RequestError("text is no pair")
-    names: Sequence[str] = _COLUMNS
-    cells = pair
-    if isinstance(pair, Mapping):
-        names = _header([str(name) for name in pair], Path()) or ()
-        cells = pair.values()
+    Args:
+        path: a table with columns a,b[,mask_a,mask_b] or ref,gen[,mask_ref,mask_gen], or of images without a header.
+            Paths in it are relative to its folder; in a pipe, to the working directory. Other columns are carried
+            through; a name that scores use already becomes `input_NAME`.
+        on_error: "skip" leaves out pairs that lack an image, see `ScoreRequest.skipped`.
 
-    entries = []
-    for name, cell in zip_longest(names, cells):
-        if name in _COLUMNS and is_image_like(cell) and not isinstance(cell, str | os.PathLike):
-            image_name = f"{_NAMES[name]}[{index}]"
-            cell = images.setdefault(id(cell), ImageInMemory(image_name, cell))
-        entries.append(cell)
-    return _pair(entries, names, Path())
+    Raises:
+        RequestError: naming the file, and the pair that lacks an image, or two columns that mean the same.
+    """
+    source = Path(path)
+    folder = source.parent if source.is_file() and source.parts[:2] != ("/", "dev") else Path()
+    pairs: list[Pair] = []
+    skipped = {}
+    try:
+        with sys.stdin.buffer if str(path) == "-" else source.open("rb") as opened:
+            data = opened.read(MOST_BYTES + 1)
+        if len(data) > MOST_BYTES:
+            raise RequestError(f"it has more than {MOST_BYTES} bytes")
+        lines = [row.cells for row in read_cells(data)]
+
+        names = [*_COLUMNS, *(f"column_{column}" for column in range(5, 1 + max(map(len, lines), default=0)))]
+        if lines and not (paths.is_image(lines[0][0]) or (folder / lines[0][0]).is_file()):
+            names = _header(lines.pop(0))
+        for number, line in enumerate(lines, 1):
+            try:
+                pairs.append(_pair(line, names, folder, number, {}))
+            except RequestError as error:
+                if on_error != "skip":
+                    raise RequestError(f"pair {number}: {error}") from error
+                skipped[f"{path}, pair {number}"] = str(error)
+        if not pairs:
+            raise RequestError("it holds no pairs")
+    except (RequestError, TableError, OSError) as error:
+        raise RequestError(f"cannot read {str(path)!r}: {error}") from error
+    return ScoreRequest(pairs=pairs, skipped=skipped)
 
 
-def _pair(cells: Sequence[Any], names: Sequence[str], folder: Path) -> Pair:
+def _header(line: Sequence[str]) -> list[str]:
+    """The names of the columns, images and masks as in `_COLUMNS`."""
+    aliases: dict[str, str] = {}
+    for side, spellings in _SIDES.items():
+        for name in spellings:
+            aliases |= {name: side, f"mask_{name}": f"mask_{side}", f"{name}_mask": f"mask_{side}"}
+    plain = [plain_name(cell) for cell in line]
+    if "gen" in plain or "image" in plain:
+        aliases["mask"] = "mask_b"
+    names: dict[str, str] = {}  # name -> as the file calls it
+    for number, cell in enumerate(line, 1):
+        name = aliases.get(plain[number - 1], "")
+        if not name:
+            name = cell or f"column_{number}"
+            while name in (*COLUMNS, *_COLUMNS):
+                name = f"input_{name}"
+        if name in names:
+            raise RequestError(f"the columns {names[name]!r} and {cell!r} mean the same: rename or remove one")
+        names[name] = cell
+    if not {"a", "b"} <= names.keys():
+        cells = ", ".join(map(shown, first_few(line)))
+        accepted = "; the other ".join(", ".join(alternatives) for alternatives in _SIDES.values())
+        raise RequestError(f"{cells} name neither two images nor the columns of both: call one {accepted}")
+    if "mask" in names:
+        raise RequestError("the column 'mask' may belong to either image: call it mask_a or mask_b")
+    return list(names)
+
+
+def _pair(cells: Sequence[Any], names: Sequence[str], folder: Path, number: int, in_memory: dict[int, str]) -> Pair:
     """The pair in the cells of these columns; TypeError for other objects."""
     if not all(map(_is_empty, cells[len(names) :])):
         raise RequestError(f"{len(cells)} cells for {len(names)} columns: quote cells that hold commas")
-    values = dict(zip(names, cells, strict=False))
-    paths = []
-    for column in _COLUMNS:
+    values = dict(zip_longest(names, cells[: len(names)]))
+    sources: dict[str, tuple[str, Any]] = {}
+    for column, kind in zip(_COLUMNS, ("reference", "image", "mask_a", "mask_b"), strict=True):
         cell = values.pop(column, None)
-        if not isinstance(cell, ImageInMemory):
-            cell = None if _is_empty(cell) else with_slashes(str(folder / cell))
-        paths.append(cell)
-    a, b, mask_a, mask_b = paths
-    if a is None or b is None:
-        raise RequestError(f"two images are needed (separate columns by commas), found {shown(cells)}")
+        if _is_empty(cell):
+            sources[column] = ("", None)
+        elif isinstance(cell, str | os.PathLike):
+            path = paths.with_slashes(str(folder / cell))
+            sources[column] = (path, path)
+        elif not _is_single(cell):
+            raise TypeError(f"{type(cell).__name__} is no image")
+        else:
+            sources[column] = (in_memory.setdefault(id(cell), f"{kind}[{number - 1}]"), cell)
 
-    other = []
-    for name in names:
-        if name not in _COLUMNS:
-            value = values.get(name)
-            other.append((name, "" if _is_empty(value) else str(value)))
-    return Pair(a, b, mask_a, mask_b, tuple(other))
+    (name_a, a), (name_b, b), (name_mask_a, mask_a), (name_mask_b, mask_b) = sources.values()
+    if a is None or b is None:
+        raise RequestError(f"two images are needed (separate columns by commas), found {shown(list(cells))}")
+    other = {name: "" if _is_empty(value) else str(value) for name, value in values.items()}
+    return Pair(RequestImage(name_a, a, mask_a, name_mask_a), RequestImage(name_b, b, mask_b, name_mask_b), other)
 
 
 def _is_empty(cell: Any) -> bool:
     """Whether a cell of a table is empty: None, NaN as pandas marks it, or empty text."""
     return cell is None or (isinstance(cell, str) and not cell) or (isinstance(cell, float) and math.isnan(cell))
-
-
-# Files
-
-
-def read_pairs(path: Path, on_error: str = "fail") -> Pairs:
-    """Read the pairs of a file, in its order.
-
-    Args:
-        path: a table with columns a,b[,mask_a,mask_b], a header with other names of these, or none. Paths in it are
-            relative to its folder; in a pipe, `-` (standard input) and what lies in /dev, to the working directory.
-            Other columns are carried through; a name that scores use already becomes `input_NAME`.
-        on_error: "skip" leaves out pairs that lack an image, see `Pairs.skipped`.
-
-    Raises:
-        RequestError: naming the file, and the pair that lacks an image, or two columns that mean the same.
-    """
-    pairs = Pairs([])
-    try:
-        lines = _lines(path)
-        folder = path.parent if path.is_file() and path.parts[:2] != ("/", "dev") else Path()
-        names = _header(lines[0], folder) if lines else None
-        if names is None:
-            more = range(len(_COLUMNS), max(map(len, lines), default=0))
-            names = [*_COLUMNS, *(f"column_{column + 1}" for column in more)]
-        else:
-            lines = lines[1:]
-
-        for number, line in enumerate(lines, 1):
-            try:
-                pairs.rows.append(_pair(line, names, folder))
-            except RequestError as error:
-                if on_error != "skip" or len(line) == 1:
-                    raise RequestError(f"pair {number}: {error}") from error
-                pairs.skipped[f"{path}, pair {number}"] = str(error)
-        if not pairs.rows:
-            raise RequestError("it holds no pairs")
-    except (RequestError, TableError, OSError) as error:
-        raise RequestError(f"cannot read {str(path)!r}: {error}") from error
-    return pairs
-
-
-def _lines(path: Path) -> list[list[str]]:
-    """Return the cells of each line of a file or pipe that has any."""
-    with sys.stdin.buffer if str(path) == "-" else path.open("rb") as opened:
-        data = opened.read(MOST_BYTES + 1)
-    if len(data) > MOST_BYTES:
-        raise RequestError(f"it has more than {MOST_BYTES} bytes")
-    return [row.cells for row in read_cells(data)]
-
-
-def _header(line: list[str], base: Path) -> list[str] | None:
-    """Return the names of the columns, images and masks as in `_COLUMNS`; None if the line is not a header."""
-    plain = [plain_name(cell) for cell in line]
-    for sides in (_SIDES, _MORE):
-        aliases = _aliases(sides)
-        names = [aliases.get(name, name) for name in plain]
-        if {"a", "b"} <= set(names):
-            break
-    else:
-        cells = [cell for cell in line if cell]
-        if len(cells) > 1 and not any(is_image(cell) or (base / cell).is_file() for cell in cells):
-            raise RequestError(
-                f"{', '.join(map(shown, first_few(cells)))} name neither two images nor the columns of both: call one "
-                f"column {', '.join(_MORE['a'])}, the other {', '.join(_MORE['b'])}"
-            )
-        return None
-    if "mask" in plain:
-        if not set(plain) & set(_CANDIDATES):
-            raise RequestError(
-                "the column 'mask' may belong to either image: call it mask_a or mask_b, and name both if there are two"
-            )
-        names = ["mask_b" if name == "mask" else name for name in names]
-
-    headers: dict[str, str] = {}  # name -> as the file calls it
-    for number, (name, cell) in enumerate(zip(names, line, strict=True), 1):
-        if name not in _COLUMNS:
-            name = cell or f"column_{number}"
-            while name in (*COLUMNS, *_COLUMNS):
-                name = f"input_{name}"
-        if name in headers:
-            raise RequestError(f"the columns {headers[name]!r} and {cell!r} mean the same: rename or remove one")
-        headers[name] = cell
-    return list(headers)

@@ -12,12 +12,19 @@ from PIL import Image
 
 from idmetric.metric.images import WHITE, Color, ImageReadError, Outside, read_image
 from idmetric.metric.masks import MaskLike, cut_out
-from idmetric.metric.ties import comparable
-from idmetric.page import Group, Page, PageTable, Picture, Plot, render, room, short, thumbnail
-from idmetric.scoring.records import File, Record
+from idmetric.page import Group, Page, PageTable, Picture, Plot, Tone, render, room, short, thumbnail
+from idmetric.scoring.pairs import RequestImage
 from idmetric.tables import four
 
 _AXIS = "distance, lower = more surely the same identity"
+_TONES: dict[str, Tone] = {
+    "same": "good",
+    "pass": "good",
+    "unsure": "unsure",
+    "different": "bad",
+    "fail": "bad",
+    "": "",
+}
 
 
 class Album:
@@ -32,65 +39,63 @@ class Album:
     """
 
     def __init__(self, count: int, background: Color = WHITE) -> None:
-        self.uris: dict[File, str] = {}
-        self.references: dict[File, None] = {}
-        self.entries: list[tuple[Record, File, File]] = []
+        self.uris: dict[RequestImage, str] = {}
+        self.references: list[RequestImage] = []
+        self.entries: list[tuple[dict[str, Any], RequestImage, RequestImage]] = []
         self._limit = room(count)
         self._background = background
 
-    def add_picture(self, file: File, picture: Image.Image, mask: MaskLike | None, outside: Outside) -> None:
+    def add_picture(self, image: RequestImage, picture: Image.Image, mask: MaskLike | None, outside: Outside) -> None:
         """Keep an image as the model sees it: painted or cut out where a mask says so. Safe in threads."""
         if mask is not None:
             shown, _ = cut_out(picture, mask, outside, background=self._background)
             if isinstance(shown, Image.Image):
                 picture = shown
-        self.uris[file] = thumbnail(picture, self._limit)
+        self.uris[image] = thumbnail(picture, self._limit)
 
 
 def read_album(scores: Any) -> Album:
     """The album of `Scores` that exist: files are read again; one that cannot be, or was in memory, has no picture."""
     album = Album(2 * len(scores.rows))
+    references = list(scores.real) or list({row["reference"] for row in scores.rows})
+    if scores.real or len(references) == 1:  # else pairs
+        album.references = [RequestImage(name, name) for name in references]
     for row in scores.rows:
         reference = row["reference"]
         if not os.path.isfile(reference):  # with aggregate="mean", all of them in one text
             reference = reference.split(";")[0]
-        image_file, reference_file = (row["image"], None), (reference, None)
-        album.entries.append((row, image_file, reference_file))
-        if scores.references:
-            album.references[reference_file] = None
-        for file in (image_file, reference_file):
+        album.entries.append((row, RequestImage(row["image"], row["image"]), RequestImage(reference, reference)))
+    for image in [*album.references, *(image for _, *images in album.entries for image in images)]:
+        if image not in album.uris:
             with suppress(ImageReadError):
-                if file not in album.uris:
-                    album.add_picture(file, read_image(file[0]), None, "keep")
+                album.add_picture(image, read_image(image.image), None, "keep")
     return album
 
 
 def score_page(scores: Any, album: Album, *, messages: Sequence[str] = ()) -> str:
     """Make the page of `Scores`, whose module imports this one, with the warnings in `messages`; needs jinja2."""
     entries = sorted(album.entries, key=lambda entry: entry[0]["rank"])
-    files = dict(album.references)
-    for _, image, reference in entries:
-        files |= {image: None, reference: None}
-    names = short([path for path, _ in files])
+    images = dict.fromkeys([*album.references, *(image for _, *both in entries for image in both)])
     pictures = {}
-    for file, name in zip(files, names, strict=True):
-        pictures[file] = Picture(album.uris.get(file, ""), name, path=file[0])
+    for image, name in zip(images, short([image.name for image in images]), strict=True):
+        pictures[image] = Picture(album.uris.get(image, ""), name, path=image.name)
 
-    # distances of real photos, and of the images
-    real: dict[str, float] = {}
     range_name = ""
-    if scores.baseline is not None:
-        real = scores.baseline.distances
-        mean, farthest = four(scores.baseline.mean), four(scores.baseline.max)
+    if scores.real:
+        mean, farthest = four(scores.summary["real_mean"]), four(scores.summary["real_max"])
         range_name = f"real photos of the subject to each other, leave-one-out: mean {mean}, max {farthest}"
-    references = [replace(pictures[file], value=real.get(file[0])) for file in album.references]
-    cards = [_judged(pictures[image], row, pictures[reference], scores) for row, image, reference in entries]
-    left_out = [Picture("", skipped["image"], lines=[skipped["reason"]]) for skipped in scores.skipped]
+    references = [replace(pictures[image], value=scores.real.get(image.name)) for image in album.references]
+    cards = [_judged(pictures[image], row, pictures[reference]) for row, image, reference in entries]
+    left_out = [Picture("", image, lines=[reason]) for image, reason in scores.skipped.items()]
     groups = [
         Group("References", references, small=True),
         Group("Images, the nearest first", cards),
         Group("Left out", left_out, small=True),
     ]
+    notes = [scores.answered_by, "Pictures are reduced; scores are of the files themselves."]
+    if scores.named is not None:
+        value = "none" if scores.named["value"] is None else four(scores.named["value"])
+        notes.insert(0, f"{scores.named['name']}: {value} ({scores.named['note']})")
     return render(
         Page(
             "Identity scores",
@@ -99,29 +104,22 @@ def score_page(scores: Any, album: Album, *, messages: Sequence[str] = ()) -> st
             tables=[_summary(scores)],
             threshold=scores.threshold,
             threshold_source=scores.threshold_source,
-            plots=[Plot("Distances", _AXIS, cards, range_name, real)],
+            plots=[Plot("Distances", _AXIS, cards, range_name, scores.real)],
             groups=[group for group in groups if group.pictures],
-            notes=_notes(scores),
+            notes=notes,
         )
     )
 
 
-def _judged(picture: Picture, row: Record, reference: Picture, scores: Any) -> Picture:
-    """The card of an image with its one verdict: the reference itself, a copy of one, or that of the threshold."""
+def _judged(picture: Picture, row: dict[str, Any], reference: Picture) -> Picture:
+    """The card of an image with its one verdict: the reference itself, a copy of one, or the row's answer."""
     card = replace(picture, value=row["distance"], beside=reference)
-    if "probability" in row:
-        card = replace(card, lines=[f"P(same) {four(row['probability'])}"])
-
     if os.path.realpath(picture.path) == os.path.realpath(reference.path):
         return replace(card, verdict="the reference", tone="note")
     if row.get("copy"):
-        agreement = f"pixels agree {four(row['copy_agreement'])}"
-        return replace(card, verdict="copy", tone="unsure", lines=[*card.lines, agreement])
-    if scores.threshold is None:
-        return card
-    if comparable(row["distance"]) <= comparable(scores.threshold):
-        return replace(card, verdict="pass", tone="good", judged=True)
-    return replace(card, verdict="fail", tone="bad", judged=True)
+        return replace(card, verdict="copy", tone="unsure", lines=[f"pixels agree {four(row['copy_agreement'])}"])
+    answer = row.get("answer", "")
+    return replace(card, verdict=answer, tone=_TONES[answer], judged=answer in ("pass", "fail"))
 
 
 def _summary(scores: Any) -> PageTable:
@@ -136,15 +134,3 @@ def _summary(scores: Any) -> PageTable:
     for row, numbers in zip(rows, lines.values(), strict=True):
         row.append(numbers["passing"])
     return PageTable("Summary", ("", "images", "mean", "std", f"pass at {four(scores.threshold)}"), rows)
-
-
-def _notes(scores: Any) -> list[str]:
-    facts = scores.to_dict()
-    notes = [facts[name] for name in ("baseline_note", "probability_note") if name in facts]
-    if scores.rows and "probability_basis" in scores.rows[0]:
-        notes.append(f"P(same), the probability of the same identity: {scores.rows[0]['probability_basis']}")
-    if scores.named is not None:
-        value = "none" if scores.named.value is None else four(scores.named.value)
-        notes.append(f"{scores.named.name}: {value} ({scores.named.note})")
-    notes.append("Pictures are reduced; scores are of the files themselves.")
-    return notes

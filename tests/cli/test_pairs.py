@@ -13,7 +13,6 @@ import torch
 
 from idmetric import Embedding, IDSim, load
 from idmetric.cli.score import main
-from idmetric.gallery import Gallery
 from idmetric.metric import embedder
 from idmetric.scoring.pairs import read_pairs
 from tests.conftest import random_model
@@ -73,7 +72,7 @@ def test_each_file_is_decoded_and_embedded_once(
     live = Live(embedder.Embedder, monkeypatch)
     status, out, _ = run.all("--distance", distance)
     assert status == 0
-    assert counted.images == live.made == len({f for p in read_pairs(folder / "pairs.csv") for f in p.files}) == 20
+    assert counted.images == live.made == len(read_pairs(folder / "pairs.csv").read) == 20
     monkeypatch.undo()
     model = load(saved, device="cpu")
     for (a, b), found in distances(out).items():
@@ -124,14 +123,6 @@ def test_masks_are_part_of_what_is_kept(run: Runner, folder: Path, monkeypatch: 
     counted = Counted(monkeypatch)
     assert plain_of(run.all("--distance joint --cache kept")) == whole
     assert counted.images == 0
-    outside = ("--distance joint", "--outside", "keep")
-    results = [plain_of(run.all(*outside, *cache)) for cache in (("--cache", "kept"), ())]
-    assert results[0][::2] == results[1][::2]  # status and messages
-    kept, plain = (json.loads(result[1]) for result in results)
-    assert kept.pop("summary") == pytest.approx(plain.pop("summary"), abs=1e-6)  # batches differ: rounding does
-    near = [pytest.approx(row.pop("distance"), abs=1e-6) for row in plain["rows"]]
-    assert [row.pop("distance") for row in kept["rows"]] == near
-    assert kept == plain
 
 
 def test_unreadable_files_are_skipped_with_a_cache_as_without(run: Runner, folder: Path) -> None:
@@ -146,21 +137,44 @@ def test_unreadable_files_are_skipped_with_a_cache_as_without(run: Runner, folde
     assert (failed[0], failed[1]) == (1, "")
 
 
-def test_a_gallery_is_a_cache_and_folders_are_cached_too(
-    folder: Path, saved: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Gallery(folder / "index", load(saved, device="cpu")).update(folder)
-    counted = Counted(monkeypatch)
-    words = ["--model", str(saved), "--device", "cpu", str(folder / "0000.png"), str(folder), "--cache"]
-    assert main([*words, str(folder / "index"), "--no-copies"]) == 0
-    assert counted.images == 0
-    first = capsys.readouterr().out
-    assert main([*words, str(folder / "new"), "--no-copies"]) == 0
-    assert counted.images == 20
-    assert capsys.readouterr().out == first
-
-
 # The file of pairs
 
 
-# Progress
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("first,second\n0000.png,0001.png\n", "'first', 'second'"),
+        ("a,b,ref\n0000.png,0001.png,0002.png\n", "'a' and 'ref'"),
+        ("a,b,mask\n0000.png,0001.png,m.png\n", "'mask'"),
+        ("a,b\n0000.png,0001.png,0002.png\n", "pair 1"),
+        ("a,b\n0000.png,\n", "pair 1"),
+        ("a,b\n", "no pairs"),
+        ("", "no pairs"),
+    ],
+)
+def test_a_file_that_does_not_name_pairs_is_refused(run: Runner, folder: Path, text: str, named: str) -> None:
+    (folder / "pairs.csv").write_text(text)
+    status, out, err = run.all()
+    assert (status, out) == (2, "")
+    assert "pairs.csv" in err
+    assert named in err
+
+
+def test_headers_and_other_columns(folder: Path) -> None:
+    path = folder / "pairs.csv"
+    path.write_text("gen,prompt,ref,model,gen_mask\n0001.png,red,0000.png,x,0002.png\n")
+    [pair] = read_pairs(path).pairs
+    assert [pair.a.name, pair.b.name] == [str(folder / name) for name in ("0000.png", "0001.png")]
+    assert (pair.a.mask, pair.b.mask) == (None, str(folder / "0002.png"))
+    assert pair.other == {"prompt": "red", "input_model": "x"}
+    path.write_text("0001.png,0000.png,,,7\n")  # no header
+    [pair] = read_pairs(path).pairs
+    assert (Path(pair.a.name).name, Path(pair.b.name).name, pair.other) == ("0001.png", "0000.png", {"column_5": "7"})
+
+
+def test_lines_without_two_images_are_skipped_if_asked(run: Runner, folder: Path) -> None:
+    (folder / "pairs.csv").write_text("a,b\n0000.png,0001.png\n0002.png,\n")
+    status, out, err = run.all("--on-error skip")
+    assert status == 4
+    assert len(json.loads(out)["rows"]) == 1
+    assert "skipped pairs.csv, pair 2" in err

@@ -48,7 +48,6 @@ def test_closed_stderr_costs_messages_and_no_scores(
     ("words", "advice"),
     [
         (SCORE, "name a file with --output"),
-        ("score --list-models", "leave it open"),
         ("gallery cluster . --model tiny", "name a file with --output"),
         ("gallery dedupe . --model tiny", "name a file with --output"),
         ("eval folder --data . --model hsv", "keep the result by --out DIR"),

@@ -32,7 +32,7 @@ def photos(tmp_path: Path) -> None:
 READERS: dict[str, tuple[Rows, Callable[[Path], Any], Any]] = {
     "pairs": (
         [["a", "b"], ["a.png", "b.png"], ["b.png", "a.png"]],
-        lambda path: [(Path(pair.a).name, Path(pair.b).name) for pair in read_pairs(path)],
+        lambda path: [(Path(pair.a.name).name, Path(pair.b.name).name) for pair in read_pairs(path).pairs],
         [("a.png", "b.png"), ("b.png", "a.png")],
     ),
     "regions": (

@@ -20,8 +20,7 @@ from idmetric.gallery.clusters import identities, near_duplicates
 from idmetric.gallery.linkage import cluster
 from idmetric.gallery.look_files import sharpness
 from idmetric.scoring.calibration import Calibration, Isotonic, calibration_of
-from idmetric.scoring.limits import Limit
-from idmetric.scoring.records import Records
+from idmetric.scoring.scores import Limit, Records
 from tests.runner import Runner
 
 

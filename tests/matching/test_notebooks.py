@@ -2,14 +2,75 @@
 
 from __future__ import annotations
 
+import re
+from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import idmetric
 from idmetric import IDSim
-from tests.scoring.test_display import Tags, folder, is_small_and_self_contained
+from idmetric.page import Picture, notebook_table
+from idmetric.scoring.scores import Records
+
+EVIL = "<script>alert(1)</script>&\"'.png"
+
+
+class Tags(HTMLParser):
+    """The tags of a page, with their attributes, and its text."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data + "\n"
+
+    def count(self, tag: str) -> int:
+        return [name for name, _ in self.tags].count(tag)
+
+
+def is_small_and_self_contained(html: str) -> None:
+    """No script, no address, no color of text or background that a dark notebook would not have."""
+    tags = Tags(html)
+    assert {name for name, _ in tags.tags} <= {"div", "table", "thead", "tbody", "tr", "th", "td", "img", "span"}
+    for name, attributes in tags.tags:
+        assert set(attributes) <= {"style", "src", "alt", "title"}
+        assert not re.search(
+            r"url\(|(?<!-)color:\s*(?!inherit)|background:(?!transparent)", attributes.get("style") or ""
+        )
+        if name == "img":
+            assert (attributes["src"] or "").startswith("data:image/")
+    assert len(html) < 120_000
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("photos")
+    pixels = np.random.default_rng(0).integers(0, 256, (14, 6, 6, 3), np.uint8)
+    for number, image in enumerate(pixels):
+        Image.fromarray(image).resize((120, 90)).save(folder / f"{number}.png")
+    return folder
+
+
+def test_names_are_escaped() -> None:
+    is_small_and_self_contained(
+        notebook_table([EVIL], [[Picture("data:image/png;base64,", EVIL)], [EVIL * 3]], 2, [EVIL])
+    )
+
+
+def test_a_table_of_records_shows_its_columns() -> None:
+    html = Records([{"a": 0.25, "b": None}] * 11, ("a", "b"))._repr_html_()
+    assert Tags(html).text.split() == ["a", "b", *["0.2500"] * 10, "10", "of", "11", "rows"]
+
 
 __all__ = ["folder"]
 

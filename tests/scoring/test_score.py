@@ -1,4 +1,4 @@
-"""`idmetric.score` and `score_pairs` give Python what the command prints."""
+"""`idmetric.score` and `score_pairs`: the metric's own distances, one answer on each row, and what is refused."""
 
 from __future__ import annotations
 
@@ -6,25 +6,21 @@ import csv
 import io
 import json
 import warnings
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 import idmetric
 from idmetric import IDSim, ImageReadError, score, score_pairs
-from idmetric.cli.score import main
 from idmetric.metric.errors import RequestError
-from idmetric.scoring.calibration import Calibration, CalibrationError, Isotonic, calibration_of
-from idmetric.scoring.copy_warnings import GrayWarning
-from idmetric.scoring.limits import Limit
+from idmetric.scoring.calibration import Calibration, CalibrationError, Isotonic
+from idmetric.scoring.copy_warnings import CopyWarning, GrayWarning
+from idmetric.scoring.references import leave_one_out
 from idmetric.scoring.scores import Scores
-
-Print = Callable[..., str]
 
 
 @pytest.fixture(scope="module")
@@ -47,205 +43,161 @@ def folder(tmp_path_factory: pytest.TempPathFactory, metric: IDSim) -> Path:
     return root
 
 
-@pytest.fixture(scope="module")
-def opened(folder: Path) -> Any:
-    return idmetric.load(folder / "model", device="cpu")
-
-
 @pytest.fixture
-def model(folder: Path, opened: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+def model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.chdir(folder)
-    return opened
+    return idmetric.load("model", device="cpu")
 
 
-@pytest.fixture
-def printed(model: Any, capsys: pytest.CaptureFixture[str]) -> Print:
-    """The command's stdout, in the folder."""
-
-    def call(*argv: str) -> str:
-        capsys.readouterr()
-        main(["--model", "model", "--device", "cpu", "--quiet", *argv])
-        return capsys.readouterr().out
-
-    return call
+def calibration_for(model: IDSim, **facts: Any) -> Calibration:
+    """One by which the farthest of the images is different, and the nearest the same."""
+    distances = [row["distance"] for row in score(model, "a.png", "gen")]
+    far, near = 1 - max(distances), 1 - min(distances)
+    return Calibration(Isotonic((far, near), (0.05, 0.95)), model.calibration_id(), "cls", **facts)
 
 
-CASES: list[tuple[tuple[str, ...], dict[str, Any]]] = [
-    ((), {}),
-    (("--distance", "joint", "--batch-size", "2"), {"distance": "joint", "batch_size": 2}),
-    (("--aggregate", "mean"), {"aggregate": "mean"}),
-    (("--mask-dir", "masks", "--outside", "crop"), {"mask_dir": "masks", "outside": "crop"}),
-    (("--threshold", "0.1", "--no-copies"), {"threshold": 0.1, "copies": False}),
-    (("bad.png", "--on-error", "skip"), {"images": ["gen", "a.png", "bad.png"], "on_error": "skip"}),
-    (("--include-refs", "--workers", "1"), {"include_references": True, "workers": 1}),
-]
+# Distances
 
 
-@pytest.mark.parametrize(("options", "arguments"), CASES)
-def test_scores_are_those_that_the_command_prints(
-    model: Any, printed: Print, options: tuple[str, ...], arguments: dict[str, Any]
+@pytest.mark.parametrize("aggregate", ["best", "mean"])
+@pytest.mark.parametrize("distance", ["cls", "joint"])
+def test_distances_are_those_of_the_metric_sorted_with_the_range_of_real_photos(
+    model: Any, aggregate: Any, distance: str
 ) -> None:
-    words = ("--ref", "a.png", "--ref", "b.png", "gen", "a.png", *options)
-    found = score(model, ["a.png", Path("b.png")], **{"images": ["gen", "a.png"], **arguments})
-    if found.limit is not None:
-        found = replace(found, limit=replace(found.limit, source="option --threshold"))  # in Python "given"
-    assert found.to_dict() == json.loads(printed(*words, "--format", "json"))
-    assert list(found) == found.to_dict()["rows"]
-    for form, text in (("table", found.to_table()), ("csv", found.to_csv()), ("jsonl", found.to_jsonl())):
-        assert text == printed(*words, "--format", form)
+    references, images = ["a.png", "b.png", "gen/e.png"], ["gen/c.png", "gen/d.png"]
+    found = score(model, references, ["gen", "a.png"], distance=distance, aggregate=aggregate, batch_size=2)
+    matrix = model.pairwise(references, images, distance).double().numpy()
+    expected = matrix.min(0) if aggregate == "best" else matrix.mean(0)
+    assert {row["image"]: row["distance"] for row in found} == pytest.approx(dict(zip(images, expected, strict=True)))
+    assert [row["rank"] for row in found] == [1, 2]
+    assert found[0]["distance"] <= found[1]["distance"]
+    assert sorted(found.left_out) == ["a.png", "gen/e.png"]
+
+    between = leave_one_out(model.pairwise(references, None, distance).double().numpy(), aggregate)
+    assert list(found.real) == references
+    assert list(found.real.values()) == pytest.approx(between, abs=1e-6)
+    assert found.summary["real_max"] == pytest.approx(between.max(), abs=1e-6)
+    included = score(model, references, ["gen", "a.png"], distance=distance, include_references=True, copies=False)
+    assert len(included) == 4
+    assert included[0]["distance"] == pytest.approx(0, abs=1e-5)
 
 
-def test_pairs_are_those_that_the_command_prints(model: Any, printed: Print) -> None:
-    found = score_pairs(model, "pairs.csv", distance="patch")
-    assert found.to_dict() == json.loads(printed("--pairs", "pairs.csv", "--distance", "patch", "--format", "json"))
-    assert [row["prompt"] for row in found] == ["red", "blue"]
-    listed = score_pairs(
-        model, [("a.png", "gen/d.png"), ("a.png", "gen/c.png", "masks/a.png", Path("masks/c.png"))], distance="patch"
-    )
-    assert [row["distance"] for row in listed] == [row["distance"] for row in found]
-    expected = model("a.png", "gen/c.png", "patch", mask_a="masks/a.png", mask_b="masks/c.png")
-    assert listed[1]["distance"] == pytest.approx(expected.item(), abs=1e-6)
+def test_every_row_has_the_signature(model: Any) -> None:
+    for row in score(model, "a.png", "gen", distance="patch"):
+        assert (row["model"], row["revision"]) == ("IDSim:model", model.revision)
+        assert (row["distance_name"], row["resolution"], row["dtype"]) == ("patch", "64x64", "float32")
 
 
-def test_pairs_of_a_data_frame_dicts_and_arrays_are_those_of_the_file(model: Any) -> None:
+def test_masks_select_the_subject(model: Any) -> None:
+    [row] = score(model, "a.png", "gen/c.png", mask_dir="masks", distance="patch", outside="crop")
+    masks = {"mask_a": "masks/a.png", "mask_b": "masks/c.png"}
+    assert row["distance"] == pytest.approx(model("a.png", "gen/c.png", "patch", **masks, outside="crop").item())
+    with pytest.raises(ImageReadError, match=r"mask of a\.png"):
+        score(model, "a.png", "gen/c.png", mask_dir="gen")
+
+
+def test_pairs_of_files_tuples_dicts_arrays_and_data_frames_are_the_same(model: Any) -> None:
     pandas = pytest.importorskip("pandas")
     expected = score_pairs(model, "pairs.csv").to_records()
+    assert [row["prompt"] for row in expected] == ["red", "blue"]
+    whole = model("a.png", "gen/d.png").item()
+    masked = model("a.png", "gen/c.png", mask_a="masks/a.png", mask_b="masks/c.png").item()
+    assert [row["distance"] for row in expected] == pytest.approx([whole, masked], abs=1e-6)
     frame = pandas.read_csv("pairs.csv")  # NaN where a mask is missing
     assert score_pairs(model, frame).to_records() == expected
-    assert score_pairs(model, frame.rename(columns={"ref": "image_a", "gen": "image_b"})[::-1]).to_records() != expected
     assert score_pairs(model, frame.to_dict("records")).to_records() == expected
-    assert (
-        score_pairs(model, frame.astype(object).where(frame.notna(), None).to_dict("records")).to_records() == expected
-    )
-
     columns = ["ref", "gen", "mask_ref", "mask_gen"]
     alone = [{name: value for name, value in row.items() if name != "prompt"} for row in expected]
-    for array in (frame[columns].to_numpy(), frame[columns].fillna("").to_numpy(dtype=str)):
-        assert score_pairs(model, array).to_records() == alone
-
-
-@pytest.mark.parametrize(
-    ("pair", "says"),
-    [
-        ("ref", "pair 1: text is no pair; a pair is .a, b. or .* with columns a and b, got 'ref'"),
-        ((1, 2), r"got \(1, 2\)"),
-        ((Image.new("L", (4, 4)), 3), "a pair is .* of images"),
-        ({"x": "a.png", "y": "b.png"}, "'x', 'y' name neither two images nor the columns of both: call one column a, "),
-        ({"a": "a.png", "b": None}, "pair 1: two images are needed"),
-        ({"ref": "a.png"}, "pair 1: .* a pair is"),
-        ({"a": "a.png", "ref": "a.png", "b": "b.png"}, "pair 1: the columns 'a' and 'ref' mean the same"),
-    ],
-)
-def test_what_is_no_pair_says_what_to_pass_in_one_line(model: Any, pair: Any, says: str) -> None:
-    with pytest.raises(RequestError, match=says) as caught:
-        score_pairs(model, [pair])
-    assert "\n" not in str(caught.value)
-
-
-def test_data_frames_have_the_rows(model: Any) -> None:
-    pandas = pytest.importorskip("pandas")
-    found = score(model, "a.png", "gen")
-    frame = found.to_pandas()
-    assert isinstance(frame, pandas.DataFrame)
-    assert frame.to_dict("records") == found.to_records() == list(found)
-    assert frame["distance"].is_monotonic_increasing
-
-
-def test_unreadable_images_fail_or_are_skipped(model: Any) -> None:
-    with pytest.raises(ImageReadError, match=r"bad\.png"):
-        score(model, "a.png", ["gen/c.png", "bad.png"])
-    with pytest.raises(ImageReadError, match=r"absent\.png: the file does not exist"):  # found before any is read
-        score(model, "a.png", ["gen/c.png", "bad.png", "absent.png"])
-    found = score(model, "a.png", ["gen/c.png", "bad.png", "absent.png"], on_error="skip")
-    assert [row["image"] for row in found] == ["gen/c.png"]
-    assert [lost["image"] for lost in found.skipped] == ["absent.png", "bad.png"]
-    nothing = score(model, "a.png", ["bad.png"], on_error="skip", threshold=1.0)
-    assert (len(nothing), nothing.summary["n"], nothing.summary["mean"]) == (0, 0, None)
-    assert nothing.to_csv().strip().startswith("rank,distance,image,reference")
-    assert "summary: n 0" in nothing.to_table()
+    for listed in (frame[columns].to_numpy(), [tuple(row) for row in frame[columns].fillna("").to_numpy(dtype=str)]):
+        assert score_pairs(model, listed).to_records() == alone
 
 
 def test_a_cache_and_progress_change_no_score(model: Any, tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     plain = score(model, "a.png", "gen", progress=lambda done, total: seen.append((done, total)))
-    assert seen == [(1, 1), (1, 3), (2, 3), (3, 3)]
+    assert seen[-1] == (3, 3)
     for _ in range(2):
         assert score(model, "a.png", "gen", cache=tmp_path / "kept") == plain
 
 
-def test_a_calibration_adds_probabilities_and_leaves_the_model_alone(model: Any, tmp_path: Path) -> None:
-    made = Calibration(Isotonic((-3.0, 1.0), (0.01, 0.99)), model.calibration_id(), "cls", name="model")
+def test_leave_one_out_is_each_photo_against_the_others() -> None:
+    d = np.random.default_rng(0).random((4, 4))
+    for aggregate, take in (("best", min), ("mean", np.mean)):
+        expected = [take([d[i, j] for j in range(4) if j != i]) for i in range(4)]
+        assert leave_one_out(d, aggregate) == pytest.approx(expected)  # type: ignore[arg-type]
+    for wrong in (np.zeros((1, 1)), np.zeros((2, 3))):
+        with pytest.raises(ValueError, match="at least two photos"):
+            leave_one_out(wrong)
+
+
+# Answers
+
+
+def test_each_row_has_one_answer_by_the_calibration_and_its_basis_stands_once(model: Any, tmp_path: Path) -> None:
+    made = calibration_for(model, data={"origin": "photos", "about": "my own"})
     made.write(tmp_path / "c.json")
     for calibration in (made, tmp_path / "c.json"):
         found = score(model, "a.png", "gen", calibration=calibration)
-        for row in found:
-            assert row["probability"] == pytest.approx(made.probability(row["distance"]).item(), abs=1e-6)
-    assert calibration_of(model) is None
-    with pytest.raises(CalibrationError, match="has no calibration"):
-        score(model, "a.png", "gen", calibration="stored")
-    with pytest.raises(ValueError, match="'cls', not 'patch'"):
+        assert [row["answer"] for row in found] == [made.answer(row["distance"]) for row in found]
+        assert (found[0]["answer"], found[2]["answer"]) == ("same", "different")
+        expected = made.probability([row["distance"] for row in found])
+        assert [row["probability"] for row in found] == pytest.approx(expected)
+        for text in (found.to_table(), found.to_json()):
+            assert text.count("my own") == 1
+        assert found.to_csv().splitlines()[0].startswith("rank,distance,answer,image,reference,probability")
+
+    with pytest.raises(CalibrationError, match="'cls', not 'patch'"):
         score(model, "a.png", "gen", calibration=made, distance="patch")
+    with pytest.raises(CalibrationError, match="'all', not 'black'"):
+        score(model, "a.png", "gen", calibration=made, mask_dir="masks")
 
 
-def test_a_calibration_gives_the_threshold_at_5_percent(model: Any, tmp_path: Path) -> None:
-    thresholds = tuple({"false_accept_rate": rate, "distance": 10 * rate} for rate in (0.2, 0.05, 0.01))
-    made = Calibration(
-        Isotonic((-3.0, 1.0), (0.01, 0.99)), model.calibration_id(), "cls", name="model", thresholds=thresholds
-    )
-    made.write(tmp_path / "c.json")
-    found = score(model, "a.png", "gen", calibration=tmp_path / "c.json")
-    assert (found.threshold, found.threshold_source) == (0.5, "c.json, 5 % of pairs")
-    found = score_pairs(model, [("a.png", "gen/c.png")], calibration=made)
-    assert found.summary["threshold_source"] == "given calibration, 5 % of pairs"
-    assert len(found.failing) == int(found.rows[0]["distance"] > 0.5)
-    found = score(model, "a.png", "gen", calibration=made, threshold=0.3)
-    assert (found.threshold, found.threshold_source) == (0.3, "given")
+def test_the_calibration_of_the_model_answers_unless_it_does_not_hold(model: Any) -> None:
+    beside = Path("model/calibration.json")
+    calibration_for(model).write(beside)
+    try:
+        assert [row["answer"] for row in score(model, "a.png", "gen")][::2] == ["same", "different"]
+        for options in ({"distance": "patch"}, {"mask_dir": "masks"}):
+            found = score(model, "a.png", "gen", **options)
+            assert "answer" not in found[0]
+            assert found.to_table().count("idmetric eval calibrate") == 1
+        assert "answer" not in score_pairs(model, "pairs.csv")[0]  # some of its pairs are masked
+        assert "answer" in score_pairs(model, [("a.png", "gen/c.png")])[0]
+    finally:
+        beside.unlink()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"references": "absent.png"}, "absent.png"),
-        ({"images": []}, "at least one image"),
-        ({"images": "a.png"}, "all candidates are references"),
-        ({"mask_id": 3}, "needs masks"),
-        ({"mask_dir": "nowhere"}, "no folder of masks 'nowhere'"),
-        ({"aggregate": "median"}, "unknown aggregate 'median'"),
-        ({"on_error": "stop"}, "unknown on_error 'stop'"),
-        ({"threshold": float("nan")}, "threshold"),
-        ({"batch_size": 0}, "batch_size"),
-    ],
-)
-def test_requests_that_do_not_fit_are_refused(model: Any, arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        score(model, **{"references": "a.png", "images": "gen", **arguments})
+def test_a_threshold_replaces_the_answer_by_pass_or_fail(model: Any) -> None:
+    near = score(model, "a.png", "gen")[1]["distance"]
+    found = score(model, "a.png", "gen", threshold=near, calibration=calibration_for(model))
+    assert [row["answer"] for row in found] == ["pass", "pass", "fail"]
+    assert (found.threshold, found.threshold_source) == (near, "given")
+    assert (found.summary["passing"], found.summary["share_passing"]) == (2, pytest.approx(2 / 3))
+    assert found.beyond(near) == found.rows[2:]
+    assert f"at most {near:.6g} (given)" in found.to_table()
 
 
-@pytest.mark.parametrize("pairs", [[], [("a.png",)], [("a.png", None)]])
-def test_pairs_need_two_images(model: Any, pairs: list[Any]) -> None:
-    with pytest.raises(RequestError, match="pair"):
-        score_pairs(model, pairs)
-    with pytest.raises(TypeError, match="each pair has its own row"):
-        score_pairs(model, [("a.png", "b.png")], aggregate="mean")
+# Copies and gray images
 
 
-def test_missing_fields_are_empty_in_csv() -> None:
-    found = Scores([{"distance": 0.1, "seed": 3}, {"distance": 0.2}], ("distance", "seed"))
-    assert list(csv.reader(io.StringIO(found.to_csv()))) == [["distance", "seed"], ["0.1000", "3"], ["0.2000", ""]]
-
-
-def test_the_summary_is_also_given_without_copies() -> None:
-    given = ((0.0, True), (0.1, False), (0.3, False), (0.4, True))
-    rows = [{"rank": 1, "distance": d, "image": "a", "reference": "b", "copy": copy} for d, copy in given]
-    found = Scores(rows, ("distance",), limit=Limit(0.3))
-    assert found.summary["passing"] == 3
-    new = found.summary["without_copies"]
-    assert (new["n"], new["mean"], new["passing"]) == (2, pytest.approx(0.2), 2)
-    lines = found.to_table().splitlines()
-    assert lines[-1] == (
-        "without copies: n 2, mean 0.2000, std 0.1414, share passing 1.0000 (2 of 2), threshold 0.3 (given)"
-    )
-    assert "without_copies" not in Scores(rows[1:3], ("distance",)).summary
+def test_copies_are_marked_and_the_summary_is_also_given_without_them(model: Any, tmp_path: Path) -> None:
+    pixels = np.random.default_rng(5).integers(0, 256, (24, 30, 3), dtype=np.uint8)
+    picture = Image.fromarray(pixels).resize((100, 80), Image.Resampling.BICUBIC)
+    picture.save(tmp_path / "shop.png")
+    picture.crop((0, 0, 95, 76)).transpose(Image.Transpose.FLIP_LEFT_RIGHT).save(tmp_path / "back.jpg", quality=90)
+    images = [str(tmp_path / "back.jpg"), "gen/c.png"]
+    with pytest.warns(CopyWarning, match=r"back\.jpg repeats the pixels of .*shop\.png, mirrored") as seen:
+        found = score(model, tmp_path / "shop.png", images)
+    assert len(seen) == 1
+    assert {row["image"]: row["copy"] for row in found} == dict(zip(images, (True, False), strict=True))
+    other = next(row for row in found if not row["copy"])
+    assert found.summary["without_copies"]["mean"] == other["distance"]
+    assert "without copies: n 1" in found.to_table()
+    with pytest.warns(CopyWarning, match="repeats"):
+        assert score_pairs(model, [(tmp_path / "shop.png", images[0])])[0]["copy"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", CopyWarning)
+        assert "copy" not in score(model, tmp_path / "shop.png", images, copies=False)[0]
 
 
 @pytest.mark.parametrize("cached", [False, True])
@@ -255,18 +207,141 @@ def test_gray_images_against_references_in_color_are_named_once(model: Any, tmp_
         picture = Image.fromarray(rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)).resize((64, 64))
         (picture.convert("L") if "gray" in name else picture).save(tmp_path / f"{name}.png")
     ref, images = tmp_path / "ref.png", [tmp_path / f"{name}.png" for name in ("colored", "gray0", "gray1")]
-    cache = tmp_path / "cache" if cached else None
-
     for _ in range(2):
         with pytest.warns(GrayWarning) as seen:
-            score(model, ref, images, cache=cache)
+            score(model, ref, images, cache=tmp_path / "cache" if cached else None)
         [said] = [str(one.message) for one in seen]
-        assert said.startswith(f"gray, where the references are in color: {images[1]}, {images[2]}; their distances")
+        assert said.startswith(f"gray, where the references are in color: {images[1]}, {images[2]};")
     with pytest.warns(GrayWarning, match=r"gray1\.png;"):
         score_pairs(model, [(ref, images[0]), (ref, images[2]), (images[1], images[2])])
-
     with warnings.catch_warnings():
         warnings.simplefilter("error", GrayWarning)
-        score(model, ref, images[:1])
         score(model, [ref, images[1]], images[2:])
         score(model, images[1:2], images[2:])
+
+
+# Images in memory
+
+
+def forms(path: str) -> list[Any]:
+    """One picture in each form that the metric takes."""
+    picture = Image.open(path)
+    picture.load()
+    array = np.asarray(picture)
+    data = Path(path).read_bytes()
+    pixels = torch.from_numpy(array.copy()).permute(2, 0, 1)
+    return [picture, array, pixels, data, io.BytesIO(data), {"bytes": data, "path": None}, Path(path)]
+
+
+def test_images_in_memory_are_scored_and_called_by_their_place(model: Any) -> None:
+    expected = score(model, "a.png", "gen/c.png")[0]["distance"]
+    found = score(model, forms("a.png")[0], forms("gen/c.png"), copies=False)
+    assert [row["distance"] for row in found] == pytest.approx([expected] * 7, rel=1e-5)
+    assert sorted(row["image"] for row in found) == ["gen/c.png", *(f"image[{index}]" for index in range(6))]
+    assert {row["reference"] for row in found} == {"reference[0]"}
+    assert json.loads(found.to_json())["rows"] == found.to_dict()["rows"]
+
+    pictures = [Image.open(path) for path in ("a.png", "b.png", "gen/c.png")]
+    among = score(model, pictures[:2], pictures)
+    assert ([row["image"] for row in among], list(among.left_out)) == (["image[2]"], ["image[0]", "image[1]"])
+    assert list(among.real) == ["reference[0]", "reference[1]"]
+    batch = np.stack([np.asarray(picture) for picture in pictures])
+    assert len(score(model, "gen/d.png", batch)) == len(score(model, "gen/d.png", list(batch))) == 3
+
+
+def test_pairs_in_memory_are_those_of_files(model: Any) -> None:
+    reference, mask = Image.open("a.png"), Image.open("masks/c.png")
+    expected = score_pairs(model, [("a.png", "gen/c.png", None, "masks/c.png"), ("a.png", "gen/d.png")])
+    pairs = [(reference, Image.open("gen/c.png"), None, mask), {"ref": reference, "gen": Image.open("gen/d.png")}]
+    found = score_pairs(model, pairs)
+    assert [row["distance"] for row in found] == [row["distance"] for row in expected]
+    assert [(row["reference"], row["image"]) for row in found] == [
+        ("reference[0]", "image[0]"),
+        ("reference[0]", "image[1]"),
+    ]
+
+
+# Refusals
+
+
+def test_unreadable_images_fail_or_are_skipped(model: Any) -> None:
+    with pytest.raises(ImageReadError, match=r"bad\.png"):
+        score(model, "a.png", ["gen/c.png", "bad.png"])
+    with pytest.raises(ImageReadError, match=r"absent\.png"):  # found before any is read
+        score(model, "a.png", ["gen/c.png", "bad.png", "absent.png"])
+    with pytest.raises(ImageReadError, match=r"image\[1\]"):
+        score(model, "a.png", [Image.open("b.png"), np.full((8, 8, 3), 7.0)])
+    found = score(model, "a.png", ["gen/c.png", "bad.png", "absent.png"], on_error="skip")
+    assert [row["image"] for row in found] == ["gen/c.png"]
+    assert list(found.skipped) == ["absent.png", "bad.png"]
+    nothing = score(model, "a.png", ["bad.png"], on_error="skip", threshold=1.0)
+    assert (len(nothing), nothing.summary["n"], nothing.summary["mean"]) == (0, 0, None)
+    assert nothing.to_csv().strip().startswith("rank,distance,answer,image,reference")
+    assert "summary: n 0" in nothing.to_table()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"references": "absent.png"}, "absent.png"),
+        ({"images": []}, "at least one image"),
+        ({"images": "a.png"}, "references"),
+        ({"images": [["gen/c.png"]]}, r"image\[0\] is a list"),
+        ({"mask_id": 3}, "masks"),
+        ({"mask_dir": "nowhere"}, "'nowhere'"),
+        ({"aggregate": "median"}, "'median'"),
+        ({"on_error": "stop"}, "'stop'"),
+        ({"threshold": float("nan")}, "threshold"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"calibration": "stored"}, "eval calibrate"),
+    ],
+)
+def test_requests_that_do_not_fit_are_refused(model: Any, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        score(model, **{"references": "a.png", "images": "gen", **arguments})
+
+
+@pytest.mark.parametrize(
+    ("pair", "named"),
+    [
+        ("ref", "'ref'"),
+        ((1, 2), r"\(1, 2\)"),
+        ({"x": "a.png", "y": "b.png"}, "'x', 'y'"),
+        ({"a": "a.png", "b": None}, "pair 1: two images"),
+        ({"a": "a.png", "ref": "a.png", "b": "b.png"}, "'a' and 'ref'"),
+        (("a.png", "b.png", "", "", "c.png"), "5 cells"),
+    ],
+)
+def test_what_is_no_pair_is_named(model: Any, pair: Any, named: str) -> None:
+    with pytest.raises(RequestError, match=named):
+        score_pairs(model, [pair])
+    with pytest.raises(RequestError, match="pairs"):
+        score_pairs(model, [])
+    with pytest.raises(TypeError, match="aggregate"):
+        score_pairs(model, [("a.png", "b.png")], aggregate="mean")
+
+
+def test_a_name_in_place_of_a_metric_is_refused() -> None:
+    with pytest.raises(RequestError, match="tiny"):
+        score("tiny", Image.new("RGB", (8, 8)), Image.new("RGB", (8, 8)))  # type: ignore[arg-type]
+
+
+# Results
+
+
+def test_rows_are_written_as_tables_and_data_frames(model: Any, tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    found = score(model, "a.png", "gen")
+    assert found.to_pandas().to_dict("records") == found.to_records() == list(found)
+    found.write(tmp_path / "r.csv")
+    assert pandas.read_csv(tmp_path / "r.csv")["image"].tolist() == [row["image"] for row in found]
+    found.write(tmp_path / "r.json")
+    assert json.loads((tmp_path / "r.json").read_text()) == found.to_dict()
+    with pytest.raises(ValueError, match=r"r\.xml"):
+        found.write(tmp_path / "r.xml")
+    assert "0." in found._repr_html_()
+
+
+def test_missing_fields_are_empty_in_csv() -> None:
+    found = Scores([{"distance": 0.1, "seed": 3}, {"distance": 0.2}], ("distance", "seed"))
+    assert list(csv.reader(io.StringIO(found.to_csv()))) == [["distance", "seed"], ["0.1000", "3"], ["0.2000", ""]]

@@ -47,7 +47,7 @@ from idmetric.evaluate.protocols.generator.pictures import PicturesTaken
 from idmetric.evaluate.settings import Checked, option
 from idmetric.evaluate.statistics.paired import Comparison, compare, too_few
 from idmetric.scoring.copies import MANY
-from idmetric.scoring.limits import GIVEN
+from idmetric.scoring.scores import GIVEN
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest

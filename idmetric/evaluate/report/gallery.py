@@ -20,7 +20,7 @@ from idmetric.gallery.index import file_of
 from idmetric.gallery.looks import Looks
 from idmetric.gallery.table import NEIGHBORS
 from idmetric.page import jpeg_uri
-from idmetric.scoring.records import Record, Records
+from idmetric.scoring.scores import Record, Records
 
 ROOM = 18_000_000  # bytes of all pictures; text adds a third
 

@@ -238,7 +238,7 @@ def many(folder: Path, root: Path, **options: Any) -> Path:
     from idmetric import IDSim
     from idmetric.evaluate.report.gallery import gallery_page
     from idmetric.gallery import Gallery
-    from idmetric.scoring.records import Records
+    from idmetric.scoring.scores import Records
 
     sizes = [40, *(2 + group % 4 for group in range(1, 120))]
     (folder / "set").mkdir()
@@ -323,7 +323,7 @@ def test_the_page_is_accessible(report: Path, visit: Open, scheme: str) -> None:
 
 def test_outliers_of_an_identity_are_marked(visit: Open, gallery: Any, tmp_path: Path) -> None:
     from idmetric.evaluate.report.gallery import gallery_page
-    from idmetric.scoring.records import Records
+    from idmetric.scoring.scores import Records
 
     places = [item.place for item in gallery.items if "other" in item.place][:7]
     far = [0.0, 0.1, 0.11, 0.12, 0.9, 0.1, 0.11]  # from the center, which is the first

@@ -21,7 +21,7 @@ from idmetric.metric.embedding import Embedding, finite_rows, is_finite
 from idmetric.metric.errors import CheckpointError
 from idmetric.metric.files import json_text
 from idmetric.scoring.calibration import Calibration, Isotonic
-from idmetric.scoring.records import Records
+from idmetric.scoring.scores import Records
 from tests.embed_parts import pictures
 
 NAN, INF = float("nan"), float("inf")
@@ -149,7 +149,7 @@ def test_score_prints_no_row_of_an_image_that_overflows(
 ) -> None:
     pictures(tmp_path / "photos", 4)
     words = [str(tmp_path / "photos" / "0000.png"), str(tmp_path / "photos"), "--model", str(overflowing), "--quiet",
-             "--no-copies", "--format", "json"]  # fmt: skip
+             "--format", "json"]  # fmt: skip
     assert score.main([*words, "--dtype", "float16"]) == 1
     out, err = capsys.readouterr()
     assert out == ""

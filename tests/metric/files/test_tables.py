@@ -10,7 +10,7 @@ import pytest
 
 from idmetric.cli.score import main
 from idmetric.evaluate.protocols.common.result import Result, Value, as_csv
-from idmetric.scoring.records import Records
+from idmetric.scoring.scores import Records
 from idmetric.tables import csv_text
 from tests.embed_parts import pictures
 

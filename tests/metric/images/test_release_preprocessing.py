@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 from pathlib import Path
@@ -15,8 +14,8 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from idmetric import IDSim, NearID, load
-from idmetric.cli.main import main
+from idmetric import IDSim, NearID, load, score
+from idmetric.metric.errors import RequestError
 from idmetric.metric.images import ImageReadError, to_pixels
 from idmetric.metric.nearid import NearIDConfig
 from tests.conftest import SMALL, random_model
@@ -148,32 +147,23 @@ def test_scores_of_the_two_never_mix(tmp_path: Path) -> None:
     assert load(tmp_path / "kept", device="cpu", preprocessing="standard").preprocessing == "standard"
 
 
-def test_the_command_takes_it_and_its_cache_keeps_the_two_apart(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_scores_take_it_and_their_cache_keeps_the_two_apart(tmp_path: Path) -> None:
     random_model("dinov3").save_pretrained(tmp_path / "run")
     path, _ = made("EXIF-rotated", tmp_path)
     other, _ = made("plain", tmp_path)
-    words = ["score", str(other), str(path), "--model", str(tmp_path / "run"), "--device", "cpu", "--quiet"]
-    words += ["--format", "csv"]
-
-    def score(*more: str) -> dict[str, str]:
-        assert main([*words, *more]) == 0
-        return next(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-
+    plain = load(tmp_path / "run", device="cpu")
     model = load(tmp_path / "run", device="cpu", preprocessing="release")
     expected = model(released(other, 64)[None], released(path, 64)[None]).item()
-    cache = ("--cache", str(tmp_path / "cache"))
-    standard = score(*cache)
+    options = {"cache": tmp_path / "cache"}
+    standard = score(plain, other, path, **options)
     for _ in range(2):  # made, and read from the cache
-        found = score(*cache, "--preprocessing", "release")
-        assert float(found["distance"]) == pytest.approx(expected, abs=1e-5)
-        assert "release" in found["model"]
-    assert abs(float(standard["distance"]) - expected) > 0.01
-    assert score(*cache) == standard
-    with pytest.raises(SystemExit):
-        main([*words, "--preprocessing", "release", "--mask-dir", str(tmp_path)])
-    assert "take no masks" in capsys.readouterr().err
+        [row] = score(model, other, path, **options)
+        assert row["distance"] == pytest.approx(expected, abs=1e-5)
+        assert "release" in row["model"]
+    assert abs(standard[0]["distance"] - expected) > 0.01
+    assert score(plain, other, path, **options) == standard
+    with pytest.raises(RequestError, match="masks"):
+        score(model, other, path, mask_dir=tmp_path)
 
 
 def test_masks_are_refused_and_the_error_says_how_to_use_them(tmp_path: Path) -> None:

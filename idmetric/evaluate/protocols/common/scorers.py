@@ -23,7 +23,7 @@ from idmetric.evaluate.protocols.common.paper_numbers import missing_rows, open_
 from idmetric.evaluate.protocols.common.result import Result
 from idmetric.metric.distance import distance, distance_matrix, needs_patches
 from idmetric.scoring.calibration import PAIR_RATE, CalibrationError, calibration_of
-from idmetric.scoring.limits import Limit
+from idmetric.scoring.scores import Limit
 from idmetric.store import settings_digest
 from idmetric.stream import ImageModel, Look, PlainModel
 
