@@ -24,7 +24,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NoReturn, TypedDict, Union, Unpack, get_args
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NoReturn, Union, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -781,23 +781,6 @@ def _window(x: Tensor, corner: Sides, size: Sides) -> Tensor:
 # From any image to RGB, and to pixels
 
 
-class Reading(TypedDict, total=False):
-    """How images become pixels: options of `to_pixels`.
-
-    Attributes:
-        background, preprocessing: as for `read_image`.
-        interpolation: "bicubic" (default), "bilinear" or "lanczos", antialiased (lanczos of floats needs a recent
-            torch).
-        fit: whether an image of another shape is squashed (default), cropped or padded (with `background`). Floats
-            that have the right size already stay as they are.
-    """
-
-    background: Color
-    interpolation: str
-    preprocessing: Preprocessing
-    fit: Fit
-
-
 def read_picture(source: ImageLike, *, background: Color = WHITE, preprocessing: Preprocessing = "standard") -> Picture:
     """As `read_image`; but float tensors and arrays become float pixels (3, H, W), tensors with their graph."""
     if is_array(source) and is_float(source):
@@ -855,38 +838,54 @@ def read_image(
     return rgb
 
 
-def to_pixels(source: ImageLike, size: Size | None, **how: Unpack[Reading]) -> Tensor:
+def to_pixels(
+    source: ImageLike,
+    size: Size | None = None,
+    *,
+    background: Color = WHITE,
+    interpolation: str = "bicubic",
+    preprocessing: Preprocessing = "standard",
+    fit: Fit = SQUASH,
+) -> Tensor:
     """One image as pixels of shape (3, height, width), float in [0, 1].
 
     Args:
-        source: as for `read_image`. Float tensors stay on their device and keep their graph; float64 tensors stay
-            float64, everything else becomes float32.
+        source, background, preprocessing: as for `read_image`. Float tensors stay on their device and keep their graph;
+            float64 tensors stay float64, everything else becomes float32.
         size: (height, width) of the result, or a function from the image's own to it, or None to keep those.
-        how: see `Reading`.
+        interpolation: "bicubic", "bilinear" or "lanczos", antialiased (lanczos of floats needs a recent torch).
+        fit: whether an image of another shape is squashed, cropped or padded (with `background`). Floats that have the
+            right size already stay as they are.
 
     Raises:
         ImageReadError: as `read_image`.
         ValueError: for an unknown interpolation.
     """
-    background = how.get("background", WHITE)
-    picture = read_picture(source, background=background, preprocessing=how.get("preprocessing", "standard"))
-    return picture_pixels(picture, size, **how)
+    check_interpolation(interpolation)
+    picture = read_picture(source, background=background, preprocessing=preprocessing)
+    if not is_tensor(picture):
+        size = size or (picture.height, picture.width)
+        return picture_pixels(picture, size, background=background, interpolation=interpolation, fit=fit)
+    with naming(source):
+        _, height, width = picture.shape
+        target = size(height, width) if callable(size) else size or (height, width)
+        return fit.pixels(picture[None], target, interpolation, background)[0]
 
 
-def picture_pixels(picture: Picture, size: Size | None, **how: Unpack[Reading]) -> Tensor:
-    """`to_pixels` of what `read_picture` gave."""
+def picture_pixels(
+    picture: Image.Image,
+    size: Size,
+    *,
+    background: Color = WHITE,
+    interpolation: str = "bicubic",
+    fit: Fit = SQUASH,
+) -> Tensor:
+    """`to_pixels` of an RGB image; its size may be a function from the image's own height and width."""
     import torch
 
-    fit = how.get("fit", SQUASH)
-    interpolation = how.get("interpolation", "bicubic")
-    border = how.get("background", WHITE)
-    check_interpolation(interpolation)
     with naming(picture):
-        height, width = picture.shape[1:] if is_tensor(picture) else (picture.height, picture.width)
-        target = size(height, width) if callable(size) else size or (height, width)
-        if is_tensor(picture):
-            return fit.pixels(picture[None], target, interpolation, border)[0]
-        image = fit.image(picture, target, interpolation, border)
+        target = size(picture.height, picture.width) if callable(size) else size
+        image = fit.image(picture, target, interpolation, background)
         return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous().float().div_(255)
 
 

@@ -1,9 +1,7 @@
-"""What paths, folders and patterns name, in Python and in all commands; and that no output replaces an input."""
+"""What paths, folders and patterns name, in Python and in all commands."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 import re
@@ -11,24 +9,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from PIL import Image
 
-from idmetric import IDSim, load, score_pairs
+from idmetric import IDSim, load
 from idmetric.cli import score
-from idmetric.cli.command import refuse_inputs
-from idmetric.cli.data import main as data_main
-from idmetric.cli.eval import main as eval_main
-from idmetric.cli.gallery import main as gallery_main
-from idmetric.gallery import Gallery
 from idmetric.gallery.sources import GalleryError, GallerySource, entries
 from idmetric.metric.errors import RequestError
-from idmetric.metric.files import OutputError, file_id
 from idmetric.metric.images import ImageReadError
 from idmetric.metric.paths import listed, mask_of, masks_of
-from idmetric.scoring.pairs import COLUMNS, read_pairs
-from idmetric.tables import four, rounded
 from tests.embed_parts import pictures
 
 Run = Callable[..., tuple[int, str, str]]
@@ -89,9 +78,6 @@ def found(run: Run, *argv: str) -> dict[str, Any]:
     return answer
 
 
-# Folders and patterns
-
-
 def test_a_folder_and_a_pattern_are_the_same_list_in_natural_order(tmp_path: Path) -> None:
     touch(tmp_path, "g/10.png", "g/2.png", "g/sub/1.jpg", "g/notes.txt", "h [1]/x.png")
     expected = [str(tmp_path / "g" / name) for name in ("2.png", "10.png", "sub/1.jpg")]
@@ -143,28 +129,6 @@ def test_references_among_the_candidates_are_left_out(run: Run, folder: Path) ->
     assert "left out, as references: gen/link.png" in run("refs", "gen")[1]
     status, _, err = run("refs", "refs/2.png")
     assert (status, "all images are references" in err) == (2, True)
-
-
-def test_a_summary_ends_every_table_and_is_in_json(run: Run, folder: Path) -> None:
-    far = sorted(row["distance"] for row in found(run, "refs/1.png", "gen")["rows"])
-    threshold = str(far[1])
-    summary = found(run, "refs/1.png", "gen", "--threshold", threshold)["summary"]
-    assert summary.pop("threshold_source") == "option --threshold"
-    assert summary == pytest.approx(
-        {"n": 3, "mean": np.mean(far), "std": np.std(far, ddof=1), "threshold": far[1], "passing": 2,
-         "share_passing": 2 / 3}, rel=1e-7,
-    )  # fmt: skip
-    last = run("refs/1.png", "gen", "--threshold", threshold)[1].splitlines()[-1]
-    assert last.startswith(
-        f"summary: n 3, mean {np.mean(far):.4f}, std {np.std(far, ddof=1):.4f}, share passing 0.6667 (2 of 3"
-    )
-    one = run("refs/1.png", "gen/a")[1].splitlines()[-1]
-    assert one == f"summary: n 1, mean {found(run, 'refs/1.png', 'gen/a')['summary']['mean']:.4f}"
-    (folder / "p.csv").write_text("refs/1.png,gen/a/0.png\n")
-    assert run("--pairs", "p.csv")[1].splitlines()[-1] == one
-
-
-# Masks
 
 
 def test_masks_are_found_by_the_images_own_path(run: Run, folder: Path, saved: Path) -> None:
@@ -225,204 +189,3 @@ def test_two_masks_that_are_as_specific_are_refused(run: Run, folder: Path) -> N
 def test_an_image_is_not_its_own_mask(folder: Path) -> None:
     assert mask_of(folder, folder / "gen/a/0.png") is None
     assert mask_of(folder / "gen", folder / "gen/a/0.png") is None
-
-
-def test_options_of_masks_that_cannot_be_followed_are_wrong_usage(run: Run, folder: Path) -> None:
-    mask(folder / "m.png", (2, 2, 20, 20))
-    pair = ("refs/1.png", "gen/a/0.png")
-    (folder / "plain.csv").write_text(",".join(pair))
-    (folder / "masked.csv").write_text("ref,gen,mask\n" + ",".join([*pair, "m.png"]))
-    for words, says in (
-        ((*pair, "--mask-id", "1"), "label needs masks: a folder of masks, or masks in the pairs"),
-        (("--pairs", "plain.csv", "--mask-id", "1"), "label needs masks"),
-        (("--pairs", "masked.csv", "--mask-id", "red"), "'red' is not a label"),
-        ((*pair, "--mask-dir", "nowhere", "--on-error", "skip"), "there is no folder of masks 'nowhere'"),
-    ):
-        status, out, err = run(*words)
-        assert (status, out, err.count("\n")) == (2, "", 1), err
-        assert says in err
-    assert run("--pairs", "masked.csv", "--mask-id", "255")[0] == 0
-
-
-# Pairs
-
-
-def lines(run: Run, folder: Path, text: str, *argv: str) -> list[dict[str, str]]:
-    (folder / "p.csv").write_text(text)
-    status, out, err = run("--pairs", "p.csv", "--format", "csv", *argv)
-    assert status == 0, err
-    return list(csv.DictReader(io.StringIO(out)))
-
-
-@pytest.mark.parametrize(
-    "header",
-    [
-        "a,b,mask_a,mask_b",
-        "ref,gen,mask_ref,mask_gen",
-        "Reference,Image,ref_mask,image-mask",
-        "image_a,image_b,mask_image_a,mask_b",
-        "ref,image,mask_ref,mask",
-    ],
-)
-def test_mask_columns_have_the_names_of_image_columns(tmp_path: Path, header: str) -> None:
-    (tmp_path / "p.csv").write_text(f"{header}\nx.png,y.png,mx.png,my.png\n")
-    [pair] = read_pairs(tmp_path / "p.csv").pairs
-    files = (pair.a.image, pair.a.mask, pair.b.image, pair.b.mask)
-    assert [Path(file).name for file in files] == ["x.png", "mx.png", "y.png", "my.png"]
-    assert pair.other == {}
-
-
-@pytest.mark.parametrize(
-    ("header", "named"),
-    [
-        ("ref,gen,image", ["'gen'", "'image'"]),
-        ("a,ref,b", ["'a'", "'ref'"]),
-        ("ref,gen,mask,mask_gen", ["'mask'", "'mask_gen'"]),
-        ("ref,gen,mask,mask", ["'mask'"]),
-        ("a,b,mask", ["'mask'", "mask_a or mask_b"]),
-        ("ref,gen,seed,seed", ["'seed'"]),
-        ("gen,prompt,mask_gen", ["'gen'", "reference"]),
-        ("left,right", ["'left', 'right'", "reference", "gen"]),
-    ],
-)
-def test_ambiguous_headers_are_refused_by_name(tmp_path: Path, header: str, named: list[str]) -> None:
-    count = header.count(",") + 1
-    (tmp_path / "p.csv").write_text(f"{header}\n{','.join(f'{k}.png' for k in range(count))}\n")
-    with pytest.raises(RequestError) as error:
-        read_pairs(tmp_path / "p.csv")
-    for part in named:
-        assert part in str(error.value)
-
-
-def test_a_pair_without_an_image_is_skipped_where_unreadable_images_are(run: Run, folder: Path, metric: IDSim) -> None:
-    (folder / "p.csv").write_text("ref,gen,seed\nrefs/1.png,gen/a/0.png,1\nrefs/1.png,,2\n,gen/a/0.png,3\n")
-    status, out, err = run("--pairs", "p.csv")
-    assert (status, out) == (2, "")
-    assert "pair 2: two images are needed" in err
-    status, out, err = run("--pairs", "p.csv", "--on-error", "skip", "--format", "json")
-    assert (status, [row["seed"] for row in json.loads(out)["rows"]]) == (4, ["1"])
-    assert [line.partition(": ")[2][:22] for line in err.splitlines()] == [f"skipped p.csv, pair {k}:" for k in (2, 3)]
-    assert len(score_pairs(metric, "p.csv", on_error="skip").skipped) == 2
-
-
-def test_pairs_keep_their_order_and_their_other_columns(run: Run, folder: Path) -> None:
-    text = 'refs/1.png,"a mug, blue",gen/a/0.png,7, 03\nrefs/1.png,,refs/1.png,8,4\nrefs/1.png,x,gen/b/0.png,9,5\n'
-    text = f"ref,prompt,gen,distance,seed\n{text}"
-    rows = lines(run, folder, text)
-    assert [row["image"] for row in rows] == ["gen/a/0.png", "refs/1.png", "gen/b/0.png"]
-    assert [row["rank"] for row in rows].index("1") == 1  # by distance all the same
-    assert [(row["prompt"], row["input_distance"], row["seed"]) for row in rows] == [
-        ("a mug, blue", "7", "03"), ("", "8", "4"), ("x", "9", "5")
-    ]  # fmt: skip
-    assert rows[1]["distance"] == "0.0000"
-    assert [row["image"] for row in found(run, "--pairs", "p.csv")["rows"]] == [row["image"] for row in rows]
-    assert [json.loads(x)["prompt"] for x in run("--pairs", "p.csv", "--format", "jsonl")[1].splitlines()] == [
-        "a mug, blue", "", "x"
-    ]  # fmt: skip
-    table = run("--pairs", "p.csv")[1].splitlines()
-    assert [line.split()[2] for line in table[1:4]] == [row["image"] for row in rows]
-    plain = lines(run, folder, "refs/1.png,gen/a/0.png,,,note\nrefs/1.png,gen/b/0.png\n")
-    assert [row["column_5"] for row in plain] == ["note", ""]
-    (folder / "p.csv").write_text("ref,gen,prompt\nrefs/1.png,gen/a/0.png,a mug, blue\n")
-    assert "pair 1: 4 cells for 3 columns" in run("--pairs", "p.csv")[2]
-
-
-def test_a_table_that_is_not_utf_8_is_refused_with_the_remedy(tmp_path: Path) -> None:
-    (tmp_path / "p.csv").write_bytes("ref,gen\ncafé.png,b.png\n".encode("latin-1"))
-    with pytest.raises(RequestError, match="save the table as UTF-8"):
-        read_pairs(tmp_path / "p.csv")
-
-
-def test_other_columns_cannot_have_the_name_of_a_column_of_scores(run: Run, folder: Path) -> None:
-    names = [name for name in COLUMNS if name not in ("image", "reference")]  # these are the pair's
-    (folder / "p.csv").write_text(f"a,b,{','.join(names)}\nrefs/1.png,gen/a/0.png{',mine' * len(names)}\n")
-    [row] = found(run, "--pairs", "p.csv")["rows"]
-    assert [row.pop(f"input_{name}") for name in names] == ["mine"] * len(names)
-    assert "mine" not in row.values()
-    assert set(row) | set(found(run, "refs", "gen")["rows"][0]) <= set(COLUMNS)
-
-
-# Numbers
-
-
-def test_numbers_have_four_decimals_and_no_negative_zero(run: Run, folder: Path) -> None:
-    assert [four(x) for x in (-1e-9, 0.12345, -0.00005001, 2)] == ["0.0000", "0.1235", "-0.0001", "2.0000"]
-    assert rounded({"x": [-0.0, 0.0934123471379280], "n": 3}) == {"x": [0.0, 0.0934123471], "n": 3}
-    assert str(rounded(-0.0)) == "0.0"
-    single = np.random.default_rng(0).random(1000, dtype=np.float32)
-    assert [np.float32(rounded(float(x))) for x in single] == list(single)  # nothing of a float32 is lost
-    out = run("refs", "gen", "--format", "csv")[1]
-    for row in csv.DictReader(io.StringIO(out)):
-        assert row["distance"] == f"{abs(float(row['distance'])):.4f}"
-    text = run("refs", "gen", "--format", "json")[1]
-    assert max(len(x.rstrip(",").rpartition(".")[2]) for x in text.split() if "." in x and x[0].isdigit()) < 13
-
-
-# Outputs
-
-
-def test_an_input_is_known_by_all_its_names(tmp_path: Path) -> None:
-    touch(tmp_path, "a.csv", "other.csv")
-    (tmp_path / "link.csv").symlink_to("a.csv")
-    os.link(tmp_path / "a.csv", tmp_path / "hard.csv")
-    (tmp_path / "sub").symlink_to(tmp_path)
-    for name in ("a.csv", "link.csv", "hard.csv", "sub/a.csv"):
-        with pytest.raises(OutputError, match=r"--output .* is an input"):
-            refuse_inputs({"--html": None, "--output": tmp_path / name}, [tmp_path / "other.csv", tmp_path / "a.csv"])
-    refuse_inputs({"--output": tmp_path / "new.csv"}, [tmp_path / "a.csv"])
-    refuse_inputs({"--output": tmp_path / "other.csv"}, [tmp_path / "a.csv"])
-    assert file_id("/dev/null") is file_id(tmp_path) is file_id(tmp_path / "absent") is None
-
-
-def test_score_never_writes_over_what_it_reads(run: Run, folder: Path, saved: Path) -> None:
-    (folder / "p.csv").write_text("a,b\nrefs/1.png,gen/a/0.png\n")
-    (folder / "q.csv").symlink_to("p.csv")
-    mask(folder / "masks/1.png", (2, 2, 20, 20))
-    mask(folder / "masks/0.png", (2, 2, 20, 20))
-    before = {path: path.read_bytes() for path in (*folder.rglob("*"), *saved.iterdir()) if path.is_file()}
-    cross = ("refs/1.png", "gen/a", "--mask-dir", "masks")
-    for given in (
-        ("--pairs", "p.csv", "--output", "p.csv"), ("--pairs", "p.csv", "--output", "q.csv"),
-        ("--pairs", "p.csv", "--html", "./p.csv"), ("--pairs", "p.csv", "--output", "gen/a/0.png"),
-        (*cross, "--output", "refs/1.png"), (*cross, "--html", "gen/a/0.png"), (*cross, "--output", "masks/1.png"),
-    ):  # fmt: skip
-        status, out, err = run(*given)
-        assert (status, out) == (2, ""), given
-        assert "is an input" in err
-    assert {path: path.read_bytes() for path in before} == before
-    status, _, err = run("refs/1.png", "gen", "--html", "gen/../x.html", "--output", "x.html")
-    assert (status, "name one file" in err) == (2, True)
-
-
-def test_galleries_and_data_commands_never_write_over_what_they_read(
-    folder: Path, metric: IDSim, saved: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("pyarrow")
-    monkeypatch.chdir(folder)
-    assert data_main(["import", "folder", "gen", "-o", "m.parquet", "--quiet"]) == 0
-    Gallery("index", metric).update("m.parquet")
-    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and "index" not in path.parts}
-    shared = ("--model", str(saved), "--device", "cpu", "--quiet")
-    for given in (("build", "m.parquet", "--parquet", "m.parquet", "--gallery", "index"),
-                  ("dedupe", "gen", "--output", "gen/a/0.png"),
-                  ("query", "refs/1.png", "--gallery", "index", "--output", "refs/1.png")):  # fmt: skip
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stop:
-            gallery_main([*given, *shared])
-        assert (stop.value.code, "is an input" in capsys.readouterr().err) == (2, True), given
-    for given in (("split", "m.parquet", "-o", "m.parquet", "--part", "train=rest"),
-                  ("merge", "m.parquet", "-o", "./m.parquet"),
-                  ("import", "table", str(folder), "-o", "m.parquet")):  # fmt: skip
-        assert data_main(list(given)) == 1
-        assert "-o 'm.parquet' is an input" in capsys.readouterr().err.replace("./", "")
-    assert eval_main(["folder", "--data", "m.parquet", "--html", "m.parquet", "--model", "hsv", "--quiet"]) == 1
-    assert "--html 'm.parquet' is an input" in capsys.readouterr().err
-    for source in ("m.parquet", "gen"):
-        assert eval_main(["folder", "--data", source, "--html", "gen/a/0.png", "--model", "hsv", "--quiet"]) == 1
-        assert "--html 'gen/a/0.png' is an input" in capsys.readouterr().err
-    assert {path: path.read_bytes() for path in before} == before
-    (folder / "gen" / "found.csv").write_text("of the last run")
-    assert gallery_main(["dedupe", "gen", "--output", "gen/found.csv", *shared]) == 0
-
-
-# Streams
