@@ -861,30 +861,27 @@ def to_pixels(
         ImageReadError: as `read_image`.
         ValueError: for an unknown interpolation.
     """
-    check_interpolation(interpolation)
     picture = read_picture(source, background=background, preprocessing=preprocessing)
-    if not is_tensor(picture):
-        size = size or (picture.height, picture.width)
-        return picture_pixels(picture, size, background=background, interpolation=interpolation, fit=fit)
-    with naming(source):
-        _, height, width = picture.shape
-        target = size(height, width) if callable(size) else size or (height, width)
-        return fit.pixels(picture[None], target, interpolation, background)[0]
+    return picture_pixels(picture, size, background=background, interpolation=interpolation, fit=fit)
 
 
 def picture_pixels(
-    picture: Image.Image,
-    size: Size,
+    picture: Picture,
+    size: Size | None,
     *,
     background: Color = WHITE,
     interpolation: str = "bicubic",
     fit: Fit = SQUASH,
 ) -> Tensor:
-    """`to_pixels` of an RGB image; its size may be a function from the image's own height and width."""
+    """`to_pixels` of what `read_picture` gave."""
     import torch
 
+    check_interpolation(interpolation)
     with naming(picture):
-        target = size(picture.height, picture.width) if callable(size) else size
+        height, width = picture.shape[1:] if is_tensor(picture) else (picture.height, picture.width)
+        target = size(height, width) if callable(size) else size or (height, width)
+        if is_tensor(picture):
+            return fit.pixels(picture[None], target, interpolation, background)[0]
         image = fit.image(picture, target, interpolation, background)
         return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous().float().div_(255)
 
