@@ -2,93 +2,72 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
-KINDS = ("weight", "bias")
+# timm's name of a layer in a block -> that of transformers; of queries, keys and values separately
+CLIP = {"attn.qkv": "self_attn.{}_proj", "attn.proj": "self_attn.out_proj", "norm1": "layer_norm1",
+        "norm2": "layer_norm2", "mlp.fc1": "mlp.fc1", "mlp.fc2": "mlp.fc2"}  # fmt: skip
+DINOV2 = {"attn.qkv": "attention.{}_proj", "attn.proj": "attention.o_proj", "norm1": "norm1", "norm2": "norm2",
+          "mlp.fc1": "mlp.fc1", "mlp.fc2": "mlp.fc2"}  # fmt: skip
+
+
+def renamed(theirs: Mapping[str, Tensor], layers: Mapping[str, str], start: str) -> dict[str, Tensor]:
+    """Weights and biases of layers, and of the same ones in every block, whose names begin with `start`."""
+    ours = {}
+    names = {name: name.removeprefix(start).split(".")[0] for name in theirs if name.startswith(start)}
+    for block in sorted(set(names.values())):
+        for new, old in layers.items():
+            parts = "qkv" if "{}" in old else "-"
+            for kind in ("weight", "bias"):
+                tensors = [theirs[f"{start}{block}.{old.format(part)}.{kind}"] for part in parts]
+                ours[f"blocks.{block}.{new}.{kind}"] = torch.cat(tensors)
+    return ours
+
+
+def both(theirs: Mapping[str, Tensor], layers: Mapping[str, str]) -> dict[str, Tensor]:
+    """Weight and bias, where they exist, of single layers."""
+    pairs = [(f"{new}.{kind}", f"{old}.{kind}") for new, old in layers.items() for kind in ("weight", "bias")]
+    return {new: theirs[old] for new, old in pairs if old in theirs}
 
 
 def clip(model: torch.nn.Module) -> dict[str, Tensor]:
     """A `CLIPVisionModelWithProjection`; timm's head has a bias, which is 0."""
     theirs = {name.removeprefix("vision_model."): value for name, value in model.state_dict().items()}
-    ours = {
-        "cls_token": theirs["embeddings.class_embedding"].view(1, 1, -1),
-        "pos_embed": theirs["embeddings.position_embedding.weight"][None],
-        "patch_embed.proj.weight": theirs["embeddings.patch_embedding.weight"],
-        "head.weight": theirs["visual_projection.weight"],
-        "head.bias": torch.zeros(len(theirs["visual_projection.weight"])),
-    }
-    for kind in KINDS:
-        ours[f"norm_pre.{kind}"] = theirs[f"pre_layrnorm.{kind}"]
-        ours[f"norm.{kind}"] = theirs[f"post_layernorm.{kind}"]
-    return ours | _siglip_blocks(theirs)
+    layers = {"patch_embed.proj": "embeddings.patch_embedding", "head": "visual_projection",
+              "norm_pre": "pre_layrnorm", "norm": "post_layernorm"}  # fmt: skip
+    ours = both(theirs, layers) | renamed(theirs, CLIP, "encoder.layers.")
+    ours["cls_token"] = theirs["embeddings.class_embedding"].view(1, 1, -1)
+    ours["pos_embed"] = theirs["embeddings.position_embedding.weight"][None]
+    ours["head.bias"] = torch.zeros(len(ours["head.weight"]))
+    return ours
 
 
 def siglip(model: torch.nn.Module) -> dict[str, Tensor]:
     """A `SiglipVisionModel`, with its attention pooling."""
     theirs = {name.removeprefix("vision_model."): value for name, value in model.state_dict().items()}
-    ours = {
-        "pos_embed": theirs["embeddings.position_embedding.weight"][None],
-        "attn_pool.latent": theirs["head.probe"],
-    }
-    for kind in KINDS:
-        ours[f"patch_embed.proj.{kind}"] = theirs[f"embeddings.patch_embedding.{kind}"]
-        ours[f"norm.{kind}"] = theirs[f"post_layernorm.{kind}"]
+    layers = {"patch_embed.proj": "embeddings.patch_embedding", "norm": "post_layernorm",
+              "attn_pool.proj": "head.attention.out_proj", "attn_pool.norm": "head.layernorm",
+              "attn_pool.mlp.fc1": "head.mlp.fc1", "attn_pool.mlp.fc2": "head.mlp.fc2"}  # fmt: skip
+    ours = both(theirs, layers) | renamed(theirs, CLIP, "encoder.layers.")
+    ours["pos_embed"] = theirs["embeddings.position_embedding.weight"][None]
+    ours["attn_pool.latent"] = theirs["head.probe"]
+    for kind in ("weight", "bias"):
         query, key, value = theirs[f"head.attention.in_proj_{kind}"].chunk(3)
-        ours[f"attn_pool.q.{kind}"] = query
-        ours[f"attn_pool.kv.{kind}"] = torch.cat([key, value])
-        ours[f"attn_pool.proj.{kind}"] = theirs[f"head.attention.out_proj.{kind}"]
-        ours[f"attn_pool.norm.{kind}"] = theirs[f"head.layernorm.{kind}"]
-        ours[f"attn_pool.mlp.fc1.{kind}"] = theirs[f"head.mlp.fc1.{kind}"]
-        ours[f"attn_pool.mlp.fc2.{kind}"] = theirs[f"head.mlp.fc2.{kind}"]
-    return ours | _siglip_blocks(theirs)
-
-
-def _siglip_blocks(theirs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The layers of CLIP and SigLIP, which have the same names."""
-    ours = {}
-    for layer in range(_layers(theirs, "encoder.layers.")):
-        old, new = f"encoder.layers.{layer}", f"blocks.{layer}"
-        for kind in KINDS:
-            parts = [theirs[f"{old}.self_attn.{part}_proj.{kind}"] for part in "qkv"]
-            ours[f"{new}.attn.qkv.{kind}"] = torch.cat(parts)
-            ours[f"{new}.attn.proj.{kind}"] = theirs[f"{old}.self_attn.out_proj.{kind}"]
-            ours[f"{new}.norm1.{kind}"] = theirs[f"{old}.layer_norm1.{kind}"]
-            ours[f"{new}.norm2.{kind}"] = theirs[f"{old}.layer_norm2.{kind}"]
-            ours[f"{new}.mlp.fc1.{kind}"] = theirs[f"{old}.mlp.fc1.{kind}"]
-            ours[f"{new}.mlp.fc2.{kind}"] = theirs[f"{old}.mlp.fc2.{kind}"]
+        ours |= {f"attn_pool.q.{kind}": query, f"attn_pool.kv.{kind}": torch.cat([key, value])}
     return ours
 
 
 def dinov2(model: torch.nn.Module) -> dict[str, Tensor]:
     """A `Dinov2Model`, without the token that masks patches in training."""
-    theirs = {_of_today(name): value for name, value in model.state_dict().items()}
-    ours = {
-        "cls_token": theirs["embeddings.cls_token"],
-        "pos_embed": theirs["embeddings.position_embeddings"],
-    }
-    for kind in KINDS:
-        ours[f"patch_embed.proj.{kind}"] = theirs[f"embeddings.patch_embeddings.projection.{kind}"]
-        ours[f"norm.{kind}"] = theirs[f"layernorm.{kind}"]
-    for layer in range(_layers(theirs, "encoder.layer.")):
-        old, new = f"encoder.layer.{layer}", f"blocks.{layer}"
-        for number in (1, 2):
-            ours[f"{new}.ls{number}.gamma"] = theirs[f"{old}.layer_scale{number}.lambda1"]
-        for kind in KINDS:
-            parts = [theirs[f"{old}.attention.{part}_proj.{kind}"] for part in "qkv"]
-            ours[f"{new}.attn.qkv.{kind}"] = torch.cat(parts)
-            ours[f"{new}.attn.proj.{kind}"] = theirs[f"{old}.attention.o_proj.{kind}"]
-            for part in ("norm1", "norm2", "mlp.fc1", "mlp.fc2"):
-                ours[f"{new}.{part}.{kind}"] = theirs[f"{old}.{part}.{kind}"]
+    theirs = model.state_dict()
+    layers = {"patch_embed.proj": "embeddings.patch_embeddings.projection", "norm": "layernorm"}
+    ours = both(theirs, layers) | renamed(theirs, DINOV2, "encoder.layer.")
+    ours |= {"cls_token": theirs["embeddings.cls_token"], "pos_embed": theirs["embeddings.position_embeddings"]}
+    for name, value in theirs.items():
+        if name.endswith(".lambda1"):
+            block, scale = name.split(".")[2:4]
+            ours[f"blocks.{block}.{scale.replace('layer_scale', 'ls')}.gamma"] = value
     return ours
-
-
-def _of_today(name: str) -> str:
-    """A name of the first releases of transformers 5, as later ones have it."""
-    for part in ("query", "key", "value"):
-        name = name.replace(f"attention.attention.{part}", f"attention.{part[0]}_proj")
-    return name.replace("attention.output.dense", "attention.o_proj")
-
-
-def _layers(state: dict[str, Tensor], start: str) -> int:
-    return len({name.removeprefix(start).partition(".")[0] for name in state if name.startswith(start)})
