@@ -144,7 +144,7 @@ class Backbone(Embedder):
             if pretrained and weights is None:
                 file = _weights_of(name, hub)
             with understanding(name):
-                config = _config_of(record, has_head=choices.get("pool") == "head")
+                config = _config_of(record, choices)
         else:
             saved = checkpoint.read(resolve(name, checkpoint.FILES, **hub))
             config = checkpoint.parse(BackboneConfig, saved, self.model_type)
@@ -187,7 +187,8 @@ class Backbone(Embedder):
                 tensors = efficientnet_lite.read_state(name, trunk)
             else:
                 tensors = read_weights(file)
-            if score is not None and score.plain_positions and "pos_embed" in tensors:
+            has_plain_positions = score is not None and score.plain_positions
+            if has_plain_positions and "pos_embed" in tensors:  # otherwise timm resamples them
                 tensors["pos_embed"] = resample_positions(tensors["pos_embed"], trunk.patch_embed.grid_size)
             load_state(trunk, fitted(tensors, trunk, config.backbone, file), file, dtype)
         elif saved is not None:
@@ -244,21 +245,24 @@ def _weights_of(name: str, hub: Mapping[str, Any]) -> Path:
     return file
 
 
-def _config_of(record: Mapping[str, Any], has_head: bool) -> BackboneConfig:
+def _config_of(record: Mapping[str, Any], choices: Mapping[str, Any]) -> BackboneConfig:
     """The settings in timm's record of published weights, which may be anybody's; ValueError and the like for others.
 
     Args:
-        has_head: keep timm's classifier, which may be a projection, such as CLIP's.
+        choices: those of the user, by which the share of a crop counts, and whether timm's classifier is kept.
     """
     facts = {**record.get("pretrained_cfg", {}), **record}
     pretrained_config(facts["architecture"])  # raises for a model that timm lacks
     args = dict(facts.get("model_args") or {})
     check_arguments(args)
-    if has_head and facts.get("num_classes"):
+    if choices.get("pool") == "head" and facts.get("num_classes"):  # which may be a projection, such as CLIP's
         args.setdefault("num_classes", facts["num_classes"])
     interpolation = facts.get("interpolation")
     if interpolation not in ("bilinear", "bicubic"):
         interpolation = "bicubic"
+    crop_pct = 1.0
+    if choices.get("resize") in CROPS:
+        crop_pct = facts.get("crop_pct") or 1.0
     config = BackboneConfig(
         backbone=facts["architecture"],
         image_size=tuple(facts["input_size"])[-1],
@@ -266,7 +270,7 @@ def _config_of(record: Mapping[str, Any], has_head: bool) -> BackboneConfig:
         std=tuple(facts["std"]),
         interpolation=interpolation,
         backbone_args=args,
-        crop_pct=facts.get("crop_pct") or 1.0,
+        crop_pct=crop_pct,
     )
     check_fields(BackboneConfig, asdict(config))
     check_view(config.image_size, config.mean, config.std)
