@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -158,10 +157,8 @@ def read_json(path: StrPath) -> dict[str, Any]:
     Raises:
         CheckpointError: if the file is absent, not JSON, or not an object.
     """
-    try:
+    with understanding(path):
         value = read_json_file(path, most=_SETTINGS)
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"cannot read {os.fspath(path)!r}: {error}") from error
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{os.fspath(path)!r} does not hold a JSON object")
+        if not isinstance(value, dict):
+            raise CheckpointError("it does not hold a JSON object")
     return value

@@ -68,6 +68,7 @@ def merge_lora(
 
     Raises:
         CheckpointError: for tensors that are not LoRA's, or modules not in `state`.
+        RuntimeError: for matrices that do not fit their weight.
     """
     pairs: dict[str, dict[str, Tensor]] = {}
     for key, value in adapter.items():
@@ -102,10 +103,6 @@ def _alpha(module: str, config: Mapping[str, Any]) -> float:
 
 def _add_product(weight: Tensor, a: Tensor, b: Tensor, scale: float) -> Tensor:
     """W + scale * B A, in float32 or better."""
-    rank = len(a)
-    if a.shape[1:] != weight.shape[1:] or b.flatten(1).shape != (len(weight), rank):
-        shapes = f"{tuple(a.shape)} and {tuple(b.shape)}"
-        raise CheckpointError(f"LoRA matrices of shapes {shapes} do not fit a weight of shape {tuple(weight.shape)}")
     dtype = torch.promote_types(weight.dtype, torch.float32)
     matrix, inner, outer = (tensor.flatten(1).to(dtype) for tensor in (weight, a, b))
     return torch.addmm(matrix, outer, inner, alpha=scale).view(weight.shape)

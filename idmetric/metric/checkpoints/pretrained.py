@@ -176,19 +176,15 @@ def weight_files(folder: Path, name: str = WEIGHTS) -> list[Path]:
     index = folder / f"{name}.index.json"
     if (folder / name).is_file() or not index.is_file():
         return [file_of(folder, name)]
-    weight_map = read_json(index).get("weight_map")
-    if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
-        raise CheckpointError(f"{str(index)!r} is damaged: its weight_map is not a table of tensors and files")
-
     root = folder.resolve()
     if root.parent.name == "snapshots":  # files of the Hub's cache are links to another folder of the repository
         root = root.parent.parent
-    paths = []
-    for shard in sorted(set(weight_map.values())):
-        if not (folder / shard).resolve().is_relative_to(root):
-            raise CheckpointError(f"{str(index)!r} names {shard!r}, which is not in its folder: copy the file there")
-        paths.append(folder / shard)
-    return paths
+    with understanding(index):
+        shards = sorted(set(read_json(index)["weight_map"].values()))
+        for shard in shards:
+            if not (folder / shard).resolve().is_relative_to(root):
+                raise CheckpointError(f"it names {shard!r}, which is not in its folder: copy the file there")
+    return [folder / shard for shard in shards]
 
 
 def read_shards(paths: Sequence[Path]) -> dict[str, Tensor]:

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.torch_version import TorchVersion
 
 from idmetric.metric.embedding import is_finite
-from idmetric.metric.errors import CheckpointError, check_file
+from idmetric.metric.errors import CheckpointError, check_file, understanding
 from idmetric.metric.files import StrPath
 
 SCALE = ".int8_scale"  # behind the name of a tensor
@@ -58,13 +58,11 @@ def read_tensors(path: StrPath) -> dict[str, Tensor]:
 def read_mapped(path: StrPath) -> dict[str, Tensor]:
     """All tensors of a safetensors file, mapped, of any type: for callers that `check_types` later."""
     check_file(path)
-    try:
+    with understanding(path):
         with open(path, "rb") as file:  # whose errors safetensors would call a missing file
             if file.read(30).startswith(b"version https://git-lfs"):
                 raise ValueError("it is the pointer of Git LFS, not the file: run `git lfs pull` in its folder")
         return dict(load_file(path))
-    except Exception as error:  # SafetensorError, OSError, and torch's for types that it lacks
-        raise CheckpointError(f"cannot read weights {os.fspath(path)!r}: {error}") from error
 
 
 def read_pickled(path: StrPath) -> dict[str, Tensor]:
@@ -74,25 +72,20 @@ def read_pickled(path: StrPath) -> dict[str, Tensor]:
         CheckpointError: with a torch before `SAFE_TORCH`, or if the file holds anything else.
     """
     check_file(path)
-    start = f"cannot read weights {os.fspath(path)!r}:"
-    if TorchVersion(torch.__version__) < SAFE_TORCH:
-        raise CheckpointError(
-            f"{start} torch {torch.__version__} may run code of a .pth or .bin file; convert the file to safetensors "
-            "(safetensors.torch.save_file), or upgrade: pip install 'torch>=2.10'"
-        )
-    try:
-        with open(path, "rb") as file:  # of a path, torch goes by the ending
-            tensors = torch.load(file, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError:  # torch's own message advises to run the file's code
-        tensors = None
-    except Exception as error:  # of many kinds, for damaged files
-        raise CheckpointError(f"{start} {error}") from error
-
-    is_table = isinstance(tensors, dict) and all(isinstance(key, str) for key in tensors)
-    if not is_table or not all(_is_plain(value) for value in tensors.values()):
-        raise CheckpointError(
-            f"{start} it does not hold a table of tensors alone; write one by torch.save(model.state_dict(), path)"
-        )
+    with understanding(path):
+        if TorchVersion(torch.__version__) < SAFE_TORCH:
+            raise CheckpointError(
+                f"torch {torch.__version__} may run code of a .pth or .bin file: convert it to safetensors "
+                "(safetensors.torch.save_file), or upgrade: pip install 'torch>=2.10'"
+            )
+        try:
+            with open(path, "rb") as file:  # of a path, torch goes by the ending
+                tensors = torch.load(file, map_location="cpu", weights_only=True)
+        except pickle.UnpicklingError:  # torch's own message advises to run the file's code
+            tensors = None
+        is_table = isinstance(tensors, dict) and all(isinstance(key, str) for key in tensors)
+        if not is_table or not all(_is_plain(value) for value in tensors.values()):
+            raise CheckpointError("it does not hold a table of tensors alone: torch.save(model.state_dict(), path)")
     return dict(tensors)
 
 
