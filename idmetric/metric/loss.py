@@ -231,7 +231,7 @@ class IdentityLoss(nn.Module):
                 outside are filled as `outside` says; unless it is "keep", pixels where the mask is 0 get no gradient.
 
         Returns:
-            A scalar, or (B,) with reduction "none"; float32 or better. NaN for pixels that are NaN.
+            A scalar, or (B,) with reduction "none"; float32 or better.
 
         Raises:
             ValueError: if pixels or masks do not fit; the message says how to fix it.
@@ -261,14 +261,16 @@ class IdentityLoss(nn.Module):
         if not torch.compiler.is_compiling():  # looking at values would break the graph
             least, most = torch.stack(torch.aminmax(x.detach())).tolist()
             slack = _OVERSHOOT * (high - low)
-            if least < low - slack or most > high + slack:  # not NaN, which is to show in the loss
+            if math.isnan(least):
+                raise ValueError("the pixels hold NaN: check the model that made them, or run it in float32")
+            if least < low - slack or most > high + slack:
                 raise ValueError(
                     f"the pixels span [{least:.4g}, {most:.4g}], outside of value_range={self.value_range}: give "
-                    "IdentityLoss their range, such as value_range=(-1, 1) for the images of most decoders"
+                    "IdentityLoss their range, such as value_range=(-1, 1) for the images of most decoders, or (0, 255)"
                 )
         x = (x - low) / (high - low)
-        nan_if_infinite = (x - x).detach()  # which a clamp would hide
-        return x.clamp(0, 1) + nan_if_infinite
+        is_outside = (x < 0) | (x > 1)
+        return torch.where(is_outside, x.detach().clamp(0, 1), x)  # torch's clamp has no gradient at 0 and 1 either
 
     def _distances(self, x: Tensor, masks: Tensor | None) -> Tensor:
         """Distances (B, R) of pixels in [0, 1] to the references."""

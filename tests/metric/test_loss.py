@@ -452,15 +452,18 @@ def test_wrong_pixels_are_refused(metric: IDSim, wrong: Callable[[Tensor], Tenso
         IdentityLoss(metric, REFERENCES)(wrong(pixels(2)))
 
 
-def test_nan_shows_in_the_loss(metric: IDSim) -> None:
-    """A decoder overflows in half precision."""
-    x = pixels(2).detach()
-    loss = IdentityLoss(metric, REFERENCES, reduction="none")
-    expected = loss(x.clone().requires_grad_())
-    x[1, 0, 3, 4] = torch.nan
-    values = loss(x.requires_grad_())
-    assert values[0].equal(expected[0])
-    assert values[1].isnan()
+def test_nan_is_refused_and_pixels_on_the_bounds_keep_their_gradient(metric: IDSim) -> None:
+    loss = IdentityLoss(metric, REFERENCES)
+    x = torch.rand(2, 3, 64, 64, dtype=torch.float64)
+    x[0, 0, 3, 4] = 0
+    x[0, 0, 5, 6] = 1
+    x.requires_grad_()
+    loss(x).backward()
+    assert x.grad is not None
+    assert x.grad[0, 0, 3, 4] != 0
+    assert x.grad[0, 0, 5, 6] != 0
+    with pytest.raises(ValueError, match="NaN"):
+        loss(x * torch.nan)
 
 
 @pytest.mark.parametrize("masks", [torch.ones(3, 8, 8), 255 * torch.ones(2, 8, 8), torch.eye(2)[:, :1, None]])
