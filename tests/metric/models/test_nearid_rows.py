@@ -54,7 +54,7 @@ def with_large_weights(model: nn.Module) -> nn.Module:
     return model.eval()
 
 
-def clip() -> tuple[nn.Module, dict[str, Tensor], Callable[[Any], Tensor]]:
+def clip() -> tuple[dict[str, Tensor], Callable[[Any], Tensor]]:
     """openai/clip-vit-large-patch14: the projection, QuickGELU; shorter side to 224, center crop."""
     config = transformers.CLIPVisionConfig(**LAYERS, intermediate_size=96, patch_size=14, projection_dim=768)
     assert config.hidden_act == "quick_gelu"
@@ -63,11 +63,10 @@ def clip() -> tuple[nn.Module, dict[str, Tensor], Callable[[Any], Tensor]]:
         size={"shortest_edge": 224}, crop_size={"height": 224, "width": 224}, resample=3,
         image_mean=[0.48145466, 0.4578275, 0.40821073], image_std=[0.26862954, 0.26130258, 0.27577711],
     )  # fmt: skip
-    state = timm_names.clip(model)
-    return model, state, lambda images: model(**processor(images, return_tensors="pt")).image_embeds
+    return timm_names.clip(model), lambda images: model(**processor(images, return_tensors="pt")).image_embeds
 
 
-def dinov2() -> tuple[nn.Module, dict[str, Tensor], Callable[[Any], Tensor]]:
+def dinov2() -> tuple[dict[str, Tensor], Callable[[Any], Tensor]]:
     """facebook/dinov2-large: the class token after the last norm; shorter side to 256, crop of 224."""
     config = transformers.Dinov2Config(**LAYERS, image_size=518, patch_size=14)
     model = with_large_weights(transformers.Dinov2Model(config))
@@ -75,11 +74,10 @@ def dinov2() -> tuple[nn.Module, dict[str, Tensor], Callable[[Any], Tensor]]:
         size={"shortest_edge": 256}, crop_size={"height": 224, "width": 224}, resample=3,
         image_mean=[0.485, 0.456, 0.406], image_std=[0.229, 0.224, 0.225],
     )  # fmt: skip
-    state = timm_names.dinov2(model)
-    return model, state, lambda images: model(**processor(images, return_tensors="pt")).pooler_output
+    return timm_names.dinov2(model), lambda images: model(**processor(images, return_tensors="pt")).pooler_output
 
 
-def siglip2() -> tuple[nn.Module, dict[str, Tensor], Callable[[Any], Any]]:
+def siglip2(pool: Callable[[Any], Tensor]) -> tuple[dict[str, Tensor], Callable[[Any], Tensor]]:
     """google/siglip2-so400m-patch14-384: squashed to 384 pixels, bilinearly; GELU by tanh."""
     config = transformers.SiglipVisionConfig(**LAYERS, intermediate_size=89, image_size=384, patch_size=14)
     assert config.hidden_act == "gelu_pytorch_tanh"
@@ -87,29 +85,45 @@ def siglip2() -> tuple[nn.Module, dict[str, Tensor], Callable[[Any], Any]]:
     processor = transformers.SiglipImageProcessorPil(
         size={"height": 384, "width": 384}, resample=2, image_mean=[0.5] * 3, image_std=[0.5] * 3
     )
-    return model, timm_names.siglip(model), lambda images: model(**processor(images, return_tensors="pt"))
+    return timm_names.siglip(model), lambda images: pool(model(**processor(images, return_tensors="pt")))
 
 
-def serve(hub: HubServer, repo: str, folder: Path, state: dict[str, Tensor]) -> None:
+SIGLIP2 = "timm/vit_so400m_patch14_siglip_378.v2_webli"
+ROWS: dict[str, tuple[str, Callable[[], tuple[dict[str, Tensor], Callable[[Any], Tensor]]]]] = {
+    "clip:nearid": ("timm/vit_large_patch14_clip_224.openai", clip),
+    "dinov2:nearid": ("timm/vit_large_patch14_dinov2.lvd142m", dinov2),
+    "siglip2:nearid": (SIGLIP2, lambda: siglip2(lambda output: output.pooler_output)),
+    "siglip2-mean:nearid": (SIGLIP2, lambda: siglip2(lambda output: output.last_hidden_state.mean(1))),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_row_has_the_features_of_transformers(
+    name: str, hub: HubServer, tmp_path: Path, pictures: list[Image.Image]
+) -> None:
+    repo, make = ROWS[name]
+    state, features = make()
+    folder = tmp_path / "repo"
     folder.mkdir()
-    save_file({name: value.clone().contiguous() for name, value in state.items()}, folder / "model.safetensors")
+    save_file({key: value.clone().contiguous() for key, value in state.items()}, folder / "model.safetensors")
     (folder / "config.json").write_text("{}")
     hub.repos[repo] = folder
-
-
-def check(metric: Any, pictures: list[Image.Image], expected: Tensor) -> None:
-    torch.testing.assert_close(metric.embed(pictures).cls, expected, rtol=0, atol=5e-5)  # exact GELU is 3e-4 off
-
-
-def test_clip_is_openais_projection_with_quickgelu(hub: HubServer, tmp_path: Path, pictures: list[Image.Image]) -> None:
-    _, state, features = clip()
-    serve(hub, "timm/vit_large_patch14_clip_224.openai", tmp_path / "repo", state)
+    metric = load(name, device="cpu", backbone_args=SMALL)
     with torch.no_grad():
         expected = features(pictures)
-    check(load("clip:nearid", device="cpu", backbone_args=SMALL), pictures, expected)
+    torch.testing.assert_close(metric.embed(pictures).cls, expected, rtol=0, atol=5e-5)  # exact GELU is 3e-4 off
+    assert name in metric.label
+    assert metric.named is None  # a row of tables has no number of images
 
-    # the same file in the architecture with exact GELU, and the class token before the projection, are other models
-    weights = tmp_path / "repo/model.safetensors"
+
+def test_clip_with_the_exact_gelu_or_without_the_projection_is_another_model(
+    tmp_path: Path, pictures: list[Image.Image]
+) -> None:
+    state, features = clip()
+    weights = tmp_path / "model.safetensors"
+    save_file({key: value.clone().contiguous() for key, value in state.items()}, weights)
+    with torch.no_grad():
+        expected = features(pictures)
     options: dict[str, Any] = {"device": "cpu", "weights": weights, "resize": "hub-crop", "crop_pct": 1.0}
     exact = Backbone("vit_large_patch14_clip_224.openai", pool="head", backbone_args=SMALL, **options)
     assert (exact.embed(pictures).cls - expected).abs().max() > 0.01
@@ -117,33 +131,3 @@ def test_clip_is_openais_projection_with_quickgelu(hub: HubServer, tmp_path: Pat
     token = Backbone("vit_large_patch14_clip_quickgelu_224.openai", backbone_args=with_head, **options)
     tokens = token.embed(pictures).cls
     torch.testing.assert_close(tokens @ state["head.weight"].T, expected, rtol=0, atol=5e-5)  # 24 to 768 values
-
-
-def test_dinov2_is_the_pooled_token_of_a_crop_of_224(
-    hub: HubServer, tmp_path: Path, pictures: list[Image.Image]
-) -> None:
-    _, state, features = dinov2()
-    serve(hub, "timm/vit_large_patch14_dinov2.lvd142m", tmp_path / "repo", state)
-    with torch.no_grad():
-        expected = features(pictures)
-    check(load("dinov2:nearid", device="cpu", backbone_args=SMALL), pictures, expected)
-
-
-def test_siglip2_is_the_attention_pooling_or_the_mean_of_the_tokens(
-    hub: HubServer, tmp_path: Path, pictures: list[Image.Image]
-) -> None:
-    _, state, features = siglip2()
-    serve(hub, "timm/vit_so400m_patch14_siglip_378.v2_webli", tmp_path / "repo", state)
-    with torch.no_grad():
-        expected = features(pictures)
-    pooled = load("siglip2:nearid", device="cpu", backbone_args=SMALL)
-    check(pooled, pictures, expected.pooler_output)
-    mean = load("siglip2-mean:nearid", device="cpu", backbone_args=SMALL)
-    check(mean, pictures, expected.last_hidden_state.mean(1))
-    assert pooled.label != mean.label
-    assert pooled.resolution == mean.resolution == "384x384"
-
-
-@pytest.mark.parametrize("name", ["clip:nearid", "dinov2:nearid", "siglip2:nearid", "siglip2-mean:nearid"])
-def test_a_row_of_tables_has_no_number_of_images(name: str) -> None:
-    assert Backbone(name, pretrained=False, backbone_args=SMALL, device="cpu").named is None
