@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -34,13 +35,15 @@ positive = partial(natural, least=1)
 
 
 def parse_mask_id(text: str) -> MaskId:
-    """A label as a command line or a gallery gives it: 7, or #ff0000."""
-    from idmetric.metric.images import color_of, number_of
-
-    if text.startswith("#"):
-        color_of(text)
+    """A label as a command line or a gallery gives it: 7, or #ff0000; ValueError for others."""
+    if re.fullmatch("#[0-9a-fA-F]{6}", text) and text != "#000000":
         return text.lower()
-    return number_of(text)
+    if text.isdecimal() and int(text) > 0:
+        return int(text)
+    kind = "label: give a whole number above 0, or a color"
+    if text.startswith("#"):
+        kind = "color of a mask: give '#rrggbb', such as '#ff0000', and not black"
+    raise ValueError(f"mask_id {text!r} is not a {kind}")
 
 
 def mask_label(text: str) -> MaskId:
