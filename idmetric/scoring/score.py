@@ -17,7 +17,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
 from idmetric.metric.distance import distance as distance_of
@@ -311,8 +310,22 @@ def _usable(images: Iterable[Seen], skipped: dict[str, str]) -> list[Seen]:
 
 # Rows
 
-# each row, its image, and the nearest reference; the distances behind them; `Scores.real`
-Rows = tuple[list[tuple[Record, RequestImage, RequestImage]], list[list[float]], dict[str, float]]
+Entry = tuple[Record, RequestImage, RequestImage]  # a row, its image, and the nearest reference
+Rows = tuple[list[Entry], list[list[float]], dict[str, float]]  # the distances behind each row, and `Scores.real`
+
+
+@dataclass(frozen=True)
+class ReferenceSet:
+    """The references that can be used, embedded; without `prints`, copies are not looked for."""
+
+    images: list[RequestImage]
+    embedding: Embedding
+    prints: list[Print]
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the images."""
+        return [image.name for image in self.images]
 
 
 def _image_rows(
@@ -324,50 +337,79 @@ def _image_rows(
     progress: Progress,
 ) -> Rows:
     """A row for each readable image against all references."""
-    if request.embedding is None:
-        seen_references = _usable(islice(images, len(request.references)), skipped)
-        if not seen_references:
-            return [], [], {}
-        reference_images = [seen.item.source for seen in seen_references]
-        references = _together(seen_references, metric)
-        prints = [seen.also["print"] for seen in seen_references if settings.copies]
-    else:
-        request.embedding.check_maker(metric.model_id, needs_patches(settings.distance))
-        reference_images = request.references
-        references = request.embedding.to(metric.device)
-        prints = []
-        if settings.copies:
-            warn_of_no_pictures()
-    names = [image.name for image in reference_images]
-    between = metric.pairwise(references, None, settings.distance).double().cpu().numpy()
-    real = _real(between, names, prints, settings.aggregate)
+    references = _references(metric, request, settings, images, skipped)
+    if references is None:
+        return [], [], {}
+    real = _real(metric, references, settings)
 
-    rows, all_distances, gray = [], [], []
-    in_color = bool(prints) and not any(is_gray(print_.pixels) for print_ in prints)
+    entries: list[Entry] = []
+    all_distances: list[list[float]] = []
+    gray: list[str] = []
     done = 0
     while batch := list(islice(images, settings.batch_size)):
         usable = _usable(batch, skipped)
+        if usable:
+            matrix = distance_matrix(references.embedding, _together(usable, metric), settings.distance)
+            check_distances(matrix.mT, metric.dtype, [seen.item.name for seen in usable])
+            distances = matrix.mT.double().tolist()
+            entries += map(partial(_image_entry, references, settings.aggregate), usable, distances)
+            all_distances += distances
+            gray += _gray_images(references, usable)
         done += len(batch)
         progress(done, len(request.images))
-        if not usable:
-            continue
-        matrix = distance_matrix(references, _together(usable, metric), settings.distance)
-        check_distances(matrix.mT, metric.dtype, [seen.item.name for seen in usable])
-        for seen, distances in zip(usable, matrix.mT.double().tolist(), strict=True):
-            nearest = int(comparable(distances).argmin())
-            value, reference = distances[nearest], names[nearest]
-            if settings.aggregate == "mean":
-                value, reference = sum(distances) / len(distances), ";".join(names)
-            row: Record = {"distance": value, "image": seen.item.name, "reference": reference}
-            if prints:
-                number, copy = closest(prints, seen.also["print"])
-                mark_copy(row, seen.item.name, names[number], copy)
-                if in_color and is_gray(seen.also["print"].pixels):
-                    gray.append(seen.item.name)
-            rows.append((row, seen.item.source, reference_images[nearest]))
-            all_distances.append(distances)
     warn_of_gray(gray)
-    return rows, all_distances, real
+    return entries, all_distances, real
+
+
+def _references(
+    metric: Embedder, request: ScoreRequest, settings: ScoreSettings, images: Iterator[Seen], skipped: dict[str, str]
+) -> ReferenceSet | None:
+    """The references, embedded now or before; None if none can be used."""
+    if request.embedding is not None:
+        request.embedding.check_maker(metric.model_id, needs_patches(settings.distance))
+        if settings.copies:
+            warn_of_no_pictures()
+        return ReferenceSet(request.references, request.embedding.to(metric.device), [])
+    usable = _usable(islice(images, len(request.references)), skipped)
+    if not usable:
+        return None
+    prints = [seen.also["print"] for seen in usable if settings.copies]
+    return ReferenceSet([seen.item.source for seen in usable], _together(usable, metric), prints)
+
+
+def _image_entry(references: ReferenceSet, aggregate: Aggregate, seen: Seen, distances: list[float]) -> Entry:
+    """The row of an image with these distances to each reference."""
+    nearest = int(comparable(distances).argmin())
+    row: Record = {"distance": distances[nearest], "image": seen.item.name, "reference": references.names[nearest]}
+    if aggregate == "mean":
+        row["distance"] = sum(distances) / len(distances)
+        row["reference"] = ";".join(references.names)
+    if references.prints:
+        number, copy = closest(references.prints, seen.also["print"])
+        mark_copy(row, seen.item.name, references.names[number], copy)
+    return row, seen.item.source, references.images[nearest]
+
+
+def _gray_images(references: ReferenceSet, images: Sequence[Seen]) -> list[str]:
+    """The images without color, if all references are in color."""
+    if not references.prints or any(is_gray(reference.pixels) for reference in references.prints):
+        return []
+    return [seen.item.name for seen in images if is_gray(seen.also["print"].pixels)]
+
+
+def _real(metric: Embedder, references: ReferenceSet, settings: ScoreSettings) -> dict[str, float]:
+    """The distance of each reference to the others; of references with one picture the first counts."""
+    between = metric.pairwise(references.embedding, None, settings.distance).double().cpu().numpy()
+    names = references.names
+    photos = list(range(len(names)))
+    if references.prints:
+        original = originals(reference.pixels for reference in references.prints).tolist()
+        photos = [row for row, first in enumerate(original) if row == first]
+        warn_of_repeated_references({names[row]: names[first] for row, first in enumerate(original) if row != first})
+    if len(photos) < 2:
+        return {}
+    distances = leave_one_out(between[np.ix_(photos, photos)], settings.aggregate)
+    return {names[row]: value for row, value in zip(photos, rounded(distances.tolist()), strict=True)}
 
 
 def _pair_rows(
@@ -383,7 +425,7 @@ def _pair_rows(
     for number, pair in enumerate(request.pairs):
         last_pair[pair.a] = last_pair[pair.b] = number
 
-    rows, all_distances = [], []
+    entries: list[Entry] = []
     gray: dict[str, None] = {}
     held: dict[RequestImage, Seen] = {}
     for number, pair in enumerate(request.pairs):
@@ -394,43 +436,29 @@ def _pair_rows(
         for image in {pair.a, pair.b}:
             if last_pair[image] == number:
                 del held[image]
-        progress(number + 1, len(request.pairs))
-        if len(both) < 2:
-            continue
-
-        # not by the metric, which would check for each pair that its weights have not changed since the embedding
-        distances = distance_of(_together(both[:1], metric), _together(both[1:], metric), settings.distance)
-        check_distances(distances, metric.dtype, [pair.b.name])
-        row: Record = {"distance": float(distances[0]), "image": pair.b.name, "reference": pair.a.name}
-        if settings.copies:
-            print_a, print_b = (seen.also["print"] for seen in both)
-            mark_copy(row, pair.b.name, pair.a.name, copy_of(print_a, print_b))
-            if is_gray(print_b.pixels) and not is_gray(print_a.pixels):
+        if len(both) == 2:
+            row = _pair_row(metric, settings, *both)
+            if settings.copies and is_gray(both[1].also["print"].pixels) and not is_gray(both[0].also["print"].pixels):
                 gray[pair.b.name] = None
-        rows.append((row | pair.other, pair.b, pair.a))
-        all_distances.append([row["distance"]])
+            entries.append((row | pair.other, pair.b, pair.a))
+        progress(number + 1, len(request.pairs))
     warn_of_gray(list(gray))
-    return rows, all_distances, {}
+    return entries, [[row["distance"]] for row, _, _ in entries], {}
+
+
+def _pair_row(metric: Embedder, settings: ScoreSettings, a: Seen, b: Seen) -> Record:
+    """The row of two images, not by the metric, which would check each time that its weights have not changed."""
+    distances = distance_of(_together([a], metric), _together([b], metric), settings.distance)
+    check_distances(distances, metric.dtype, [b.item.name])
+    row: Record = {"distance": float(distances[0]), "image": b.item.name, "reference": a.item.name}
+    if settings.copies:
+        mark_copy(row, b.item.name, a.item.name, copy_of(a.also["print"], b.also["print"]))
+    return row
 
 
 def _together(images: Sequence[Seen], metric: Embedder) -> Embedding:
     """The embeddings of images, on the model's device."""
     return concatenate([seen.row for seen in images]).to(metric.device)
-
-
-def _real(
-    between: NDArray[np.float64], names: Sequence[str], prints: Sequence[Print], aggregate: Aggregate
-) -> dict[str, float]:
-    """The distance of each reference to the others; of references with one picture the first counts."""
-    photos = list(range(len(names)))
-    if prints:
-        original = originals([print_.pixels for print_ in prints]).tolist()
-        warn_of_repeated_references({names[row]: names[first] for row, first in enumerate(original) if row != first})
-        photos = [row for row, first in enumerate(original) if row == first]
-    if len(photos) < 2:
-        return {}
-    distances = leave_one_out(between[np.ix_(photos, photos)], aggregate)
-    return {names[row]: value for row, value in zip(photos, rounded(distances.tolist()), strict=True)}
 
 
 def _named(metric: Embedder, distances: Sequence[Sequence[float]], of_whole_images: bool) -> dict[str, Any] | None:
