@@ -396,7 +396,8 @@ def test_one_place_prepares_embeds_and_keeps() -> None:
     """Items become embeddings in the stream; models of other packages have an `embed` of their own."""
     embedding = {name for name in calls_of("embed") if not name.startswith("adapters.")}
     of_other_packages = {"evaluate.protocols.common.baselines", "metric.custom"}
-    assert embedding == of_other_packages
+    in_the_metric = {"metric.embedder", "metric.visid.visid"}  # a side of a comparison; that of its base class
+    assert embedding == of_other_packages | in_the_metric
     # in VisID that of its base class
     assert set(calls_of("embed_prepared")) - {"metric.visid.visid"} == {"stream", "metric.embedder"}
     preparing = {name for name, values in calls_of("prepare").items() if "self.metric" in values}
