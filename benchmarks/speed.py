@@ -31,7 +31,7 @@ from torch import Tensor
 from idmetric.metric.cosine import cosine_distance
 from idmetric.metric.embedder import Embedder, auto_device
 from idmetric.metric.files import in_order
-from idmetric.metric.sinkhorn import sinkhorn_distance, sinkhorn_matrix
+from idmetric.metric.sinkhorn import sinkhorn as sinkhorn_of
 from idmetric.scoring.copy_warnings import CopyWarning
 from idmetric.scoring.score import score
 from idmetric.scoring.scores import Scores
@@ -196,7 +196,7 @@ def make_tokens(sets: int, tokens: int, channels: int, device: torch.device, see
 
 
 def sinkhorn(setting: Compared) -> Iterator[Row]:
-    """Measure `sinkhorn_matrix` on all pairs of two lists of token sets, relative to loops of geomloss and of our own.
+    """Measure `sinkhorn` on all pairs of two lists of token sets, relative to loops of geomloss and of our own.
 
     The loops run on `sample` of the pairs, evenly chosen; times are per pair. The whole matrix is one run, and its time
     includes the self terms. The float32 values are compared with geomloss's.
@@ -205,10 +205,10 @@ def sinkhorn(setting: Compared) -> Iterator[Row]:
     a, b = (make_tokens(n, setting.tokens, setting.channels, setting.clock.device, seed) for seed in (0, 1))
     chosen = [divmod(k * n * n // sample, n) for k in range(sample)]
     found: dict[str, Tensor] = {}
-    matrix = f"sinkhorn_matrix, {n} x {n}"
+    matrix = f"sinkhorn, {n} x {n}"
 
     def whole() -> None:
-        found[matrix] = sinkhorn_matrix(a, b, **SETTINGS)
+        found[matrix] = sinkhorn_of(a, b, matrix=True)
 
     def loop(name: str, score: Callable[[Tensor, Tensor], Tensor]) -> Callable[[], None]:
         def run() -> None:
@@ -216,9 +216,9 @@ def sinkhorn(setting: Compared) -> Iterator[Row]:
 
         return run
 
-    ours, theirs = "sinkhorn_distance, pair by pair", "geomloss, pair by pair"
+    ours, theirs = "sinkhorn, pair by pair", "geomloss, pair by pair"
     runs: dict[str, Callable[[], Any]] = {
-        matrix: whole, ours: loop(ours, lambda x, y: sinkhorn_distance(x, y, **SETTINGS)),
+        matrix: whole, ours: loop(ours, lambda x, y: sinkhorn_of(x, y)),
     }  # fmt: skip
     items = {matrix: n * n, ours: sample, theirs: sample}
     try:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from idmetric.matching.result import Match
     from idmetric.metric.backbone import Backbone
     from idmetric.metric.embedder import Embedder
-    from idmetric.metric.embedding import Embedding, NonFiniteError
-    from idmetric.metric.errors import CheckpointError
+    from idmetric.metric.embedding import Embedding
+    from idmetric.metric.errors import CheckpointError, NonFiniteError
     from idmetric.metric.idsim import IDSim
     from idmetric.metric.images import ImageReadError
     from idmetric.metric.load import load
@@ -44,7 +44,7 @@ _LAZY = {
     "ImageReadError": "idmetric.metric.images",
     "Match": "idmetric.matching.result",
     "NearID": "idmetric.metric.nearid",
-    "NonFiniteError": "idmetric.metric.embedding",
+    "NonFiniteError": "idmetric.metric.errors",
     "Region": "idmetric.matching.regions",
     "VisIDEmbed": "idmetric.metric.visid.visid",
     "consistency": "idmetric.matching.consistency",

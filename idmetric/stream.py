@@ -18,7 +18,8 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from idmetric.metric.embedding import Embedding, NonFiniteError, concatenate, reason, shown
+from idmetric.metric.embedding import Embedding, concatenate, reason, shown
+from idmetric.metric.errors import NonFiniteError
 from idmetric.metric.files import in_order, writing
 from idmetric.metric.images import (
     WHITE,

@@ -45,8 +45,6 @@ PARTS = (
     "masks",
     "embedding",
     "cosine",
-    "plan",
-    "annealing",
     "sinkhorn",
     "distance",
     "checkpoints",
@@ -65,7 +63,6 @@ PARTS = (
     "nearid",
     "backbone",
     "visid",
-    "subject",
     "loss",
     "heatmap",
 )

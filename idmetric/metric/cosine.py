@@ -25,8 +25,7 @@ def cosine_distance(a: Tensor, b: Tensor) -> Tensor:
 
 def _lost(unit: Tensor) -> Tensor:
     """The share that a vector of zeros is missing in |a - b|^2 / 2 = 1 - a.b: half of its unit length squared."""
-    squares = unit.square().sum(-1)
-    lost = (1 - squares) / 2
+    lost = (1 - unit.square().sum(-1)) / 2
     return lost.where(lost > 0.25, 0)  # of all others it is rounding
 
 
@@ -35,18 +34,14 @@ def cosine_matrix(a: Tensor, b: Tensor) -> Tensor:
     if torch.compiler.is_compiling():  # which cannot ask how precise products are
         return cosine_distance(a[:, None], b[None])
     with torch.autocast(a.device.type, enabled=False):
-        x = unit(a)
-        y = unit(b)
-        distances = 1 - product(x, y.T)
+        distances = 1 - product(unit(a), unit(b).T)
         return distances.clamp_min(0)  # rounding may leave -1e-7
 
 
 def unit(x: Tensor) -> Tensor:
     """Vectors (..., D) at unit length, in float32 or better."""
     with torch.autocast(x.device.type, enabled=False):
-        if x.dtype != torch.float64:
-            x = x.float()
-        return F.normalize(x, dim=-1)
+        return F.normalize(x if x.dtype == torch.float64 else x.float(), dim=-1)
 
 
 def product(x: Tensor, y: Tensor) -> Tensor:

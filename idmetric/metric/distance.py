@@ -19,7 +19,7 @@ distance is 1, one by one as in a matrix. A zero token of `patch` is the point z
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from idmetric.metric.embedding import Embedding, same_model
 from idmetric.metric.errors import RequestError
@@ -29,12 +29,6 @@ if TYPE_CHECKING:
 
 DistanceName = Literal["cls", "patch", "joint", "patch_pooled", "joint_pooled", "patch_biased"]
 DISTANCES: tuple[DistanceName, ...] = get_args(DistanceName)
-
-# Arguments of the Sinkhorn solver; the diameter 2 bounds any two unit vectors, so a pair's value is its own.
-_SINKHORN: dict[str, dict[str, Any]] = {
-    "patch": {"blur": 0.05, "scaling": 0.5, "diameter": 2.0, "debias": True},
-    "patch_biased": {"blur": 0.05, "scaling": 0.05, "diameter": None, "debias": False},
-}
 
 
 def needs_patches(name: str) -> bool:
@@ -63,86 +57,47 @@ def distance(a: Embedding, b: Embedding, name: str = "cls", *, joint_weight: flo
     Raises:
         ValueError: for an unknown name, lengths that do not fit, different models, or missing patches.
     """
-    _check_comparable(a, b)
     if len(a) != len(b) and 1 not in (len(a), len(b)):
         raise ValueError(
             f"cannot compare {len(a)} images with {len(b)} one by one: give equal numbers, or one image on one side; "
             "for all pairs use pairwise"
         )
-    return _of_kind(a, b, check_name(name), joint_weight, matrix=False)
+    return _distances(a, b, name, joint_weight, matrix=False)
 
 
 def distance_matrix(
-    a: Embedding,
-    b: Embedding | None = None,
-    name: str = "cls",
-    *,
-    joint_weight: float = 1.0,
-    self_b: Tensor | None = None,
+    a: Embedding, b: Embedding | None = None, name: str = "cls", *, joint_weight: float = 1.0
 ) -> Tensor:
     """Distances of every image of a to every image of b (default: a itself), shape (N, M).
 
-    Each image's own Sinkhorn term is computed once; `self_b` gives those of b, where they are at hand (`self_terms`).
     Arguments, direction and errors as in `distance`.
     """
-    if b is None:
-        b = a
-    _check_comparable(a, b)
-    return _of_kind(a, b, check_name(name), joint_weight, matrix=True, self_b=self_b)
+    return _distances(a, a if b is None else b, name, joint_weight, matrix=True)
 
 
-def _of_kind(
-    a: Embedding, b: Embedding, kind: DistanceName, joint_weight: float, matrix: bool, self_b: Tensor | None = None
-) -> Tensor:
+def _distances(a: Embedding, b: Embedding, name: str, joint_weight: float, matrix: bool) -> Tensor:
+    if not same_model(a.model, b.model):
+        raise ValueError(f"embeddings of different models cannot be compared: {a.model} and {b.model}")
     if not 0 <= joint_weight < math.inf:  # NaN too
         raise ValueError(f"joint_weight must be a finite number of at least 0, got {joint_weight}")
+    check_name(name)
     from idmetric.metric.cosine import cosine_distance, cosine_matrix
 
     cosine = cosine_matrix if matrix else cosine_distance
-    if kind == "cls":
+    if name == "cls":
         return cosine(a.cls, b.cls)
-    if kind == "patch_pooled":
+    if name == "patch_pooled":
         return cosine(_pooled(a), _pooled(b))
-    if kind == "joint_pooled":
+    if name == "joint_pooled":
         return cosine(a.cls, b.cls) + cosine(_pooled(a), _pooled(b))
-    if kind == "joint":
-        transport = _sinkhorn(a, b, "patch", matrix, self_b)
+
+    from idmetric.metric.sinkhorn import IDSIM, RELEASE, sinkhorn
+
+    annealing = RELEASE if name == "patch_biased" else IDSIM
+    transport = sinkhorn(_tokens(a), _tokens(b), a.weights, b.weights, matrix=matrix, annealing=annealing)
+    if name == "joint":
         return cosine(a.cls, b.cls) + joint_weight * transport
-    return _sinkhorn(a, b, kind, matrix, self_b)
-
-
-def self_terms(embedding: Embedding, name: str) -> Tensor | None:
-    """The terms (B, P) that debiasing subtracts for each image; compute them once for images compared often (`self_b`).
-
-    None for distances without such a term.
-    """
-    if check_name(name) not in ("patch", "joint"):
-        return None
-    from idmetric.metric.sinkhorn import self_potential
-
-    options = {key: _SINKHORN["patch"][key] for key in ("blur", "scaling", "diameter")}
-    return self_potential(_tokens(embedding), embedding.weights, **options)
-
-
-def _sinkhorn(a: Embedding, b: Embedding, kind: str, matrix: bool, self_b: Tensor | None) -> Tensor:
-    from idmetric.metric.sinkhorn import sinkhorn_distance, sinkhorn_matrix
-
-    x = _tokens(a)
-    y = x if b is a else _tokens(b)  # the matrix of one tensor with itself takes half the time
-    options = dict(_SINKHORN[kind], weights_a=a.weights, weights_b=b.weights)
-    if matrix:
-        return sinkhorn_matrix(x, y, self_b=self_b, **options)
-    return sinkhorn_distance(x, y, **options)
-
-
-def _pooled(embedding: Embedding) -> Tensor:
-    """The mean of each image's tokens, weighted where a mask selects the subject."""
-    tokens = _tokens(embedding)
-    if embedding.weights is None:
-        return tokens.mean(1)
-    weights = embedding.weights.to(tokens.dtype)
-    sums = (tokens * weights.unsqueeze(2)).sum(1)
-    return sums / weights.sum(1, keepdim=True)
+    return transport
 
 
 def _tokens(embedding: Embedding) -> Tensor:
@@ -154,6 +109,10 @@ def _tokens(embedding: Embedding) -> Tensor:
     return unit(embedding.patches)
 
 
-def _check_comparable(a: Embedding, b: Embedding) -> None:
-    if not same_model(a.model, b.model):
-        raise ValueError(f"embeddings of different models cannot be compared: {a.model} and {b.model}")
+def _pooled(embedding: Embedding) -> Tensor:
+    """The mean of each image's tokens, weighted where a mask selects the subject."""
+    tokens = _tokens(embedding)
+    if embedding.weights is None:
+        return tokens.mean(1)
+    weights = embedding.weights.to(tokens.dtype)
+    return (tokens * weights.unsqueeze(2)).sum(1) / weights.sum(1, keepdim=True)

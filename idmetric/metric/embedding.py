@@ -1,7 +1,4 @@
-"""Numbers that are not finite (NaN, infinity) are refused where they enter: in weights, embeddings and distances.
-
-They would otherwise scramble a ranking silently, since NaN compares false with everything.
-"""
+"""The features of a batch of images, kept so that each image is embedded once, and checks of their numbers."""
 
 from __future__ import annotations
 
@@ -13,9 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from idmetric.metric.errors import RequestError
+from idmetric.metric.errors import NonFiniteError, RequestError
 from idmetric.metric.files import (
     StrPath,
     first_few,
@@ -25,95 +20,13 @@ from idmetric.metric.files import (
     save_sealed,
     seal_problem,
 )
-from idmetric.metric.images import is_tensor
 from idmetric.metric.paths import is_embedding_file
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-
-class NonFiniteError(ValueError):
-    """Embeddings or distances that are NaN or infinite; the message names the images and how to fix it.
-
-    Attributes:
-        rows: the images concerned, by their place in the batch.
-    """
-
-    def __init__(self, message: str, rows: Sequence[int] = ()) -> None:
-        super().__init__(message)
-        self.rows = list(rows)
-
-
-def is_finite(tensor: Tensor) -> bool:
-    """Whether all numbers of a tensor are finite: one sum, without a copy; waits for the device."""
-    import torch
-
-    if not tensor.is_floating_point() or not tensor.numel():
-        return True
-    if tensor.element_size() == 1:  # PyTorch has no sums of float8
-        tensor = tensor.float()
-    dtype = torch.promote_types(tensor.dtype, torch.float32)
-    total = tensor.detach().sum(dtype=dtype)
-    return bool(total.isfinite()) or bool(tensor.isfinite().all())  # a sum of large numbers may overflow
-
-
-def finite_rows(*tensors: Tensor | None) -> Tensor:
-    """Which rows (B,) are finite in all tensors (B, ...); None stands for a tensor that is not there."""
-    import torch
-
-    rows = []
-    for tensor in tensors:
-        if tensor is not None:
-            values = tensor.detach().flatten(1)
-            rows.append(values.isfinite().all(1))
-    return torch.stack(rows).all(0)
-
-
-def check_distances(distances: Tensor, dtype: torch.dtype | None = None, names: Sequence[str] | None = None) -> None:
-    """Refuse distances (B, ...) that are not finite: NonFiniteError, with the images' names (default: numbers)."""
-    if is_finite(distances):
-        return
-    is_bad = ~distances.detach().isfinite()
-    is_bad_row = is_bad.reshape(len(is_bad), -1).any(1)
-    rows = is_bad_row.nonzero().flatten().tolist()
-    every_name = names or range(len(is_bad))
-    names_of_rows = [str(every_name[row]) for row in rows]
-    bad_names = shown(names_of_rows)
-    raise NonFiniteError(f"the distances of {bad_names} are not finite (NaN or infinite): {_fix(dtype)}", rows)
-
-
-def checked_distances(distances: Tensor, dtype: torch.dtype) -> Tensor:
-    """The distances, checked unless they are part of a graph: there a check would wait for the device."""
-    import torch
-
-    if not distances.requires_grad and not torch.compiler.is_compiling():
-        check_distances(distances, dtype)
-    return distances
-
-
-def reason(dtype: torch.dtype | str, by: str = "") -> str:
-    """Why an image with such an embedding (by a model of that name) cannot be used, and how to fix it."""
-    maker = f" by {by}" if by else ""
-    dtype_name = str(dtype).removeprefix("torch.")
-    return f"its embedding{maker} in {dtype_name} is not finite (NaN or infinite): {_fix(dtype)}"
-
-
-def _fix(dtype: torch.dtype | str | None) -> str:
-    if str(dtype).removeprefix("torch.") == "float16":
-        return "open the model in float32 or bfloat16 (--dtype float32, dtype=torch.float32), which do not overflow"
-    return "open another checkpoint, as these weights are damaged or diverged"
-
-
-def shown(names: Sequence[str]) -> str:
-    """A list of names, cut to the first few."""
-    return ", ".join(first_few(names, 3))
-
-
-# Embedding: features of a batch of images, kept so that each image is embedded once.
-
-_FORMAT = "idmetric-embedding/1"
-_FILE = "idmetric-references/1"  # of `Embedding.save`
+_FORMAT = "idmetric-references/1"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -128,7 +41,7 @@ class Embedding:
             sum; None means every patch counts the same. A subject mask sets them.
         model: which model made it (`Embedder.model_id`); embeddings of two models are never compared. Empty when
             unknown, and then not checked.
-        names: of the images, such as their paths, B; None when unknown.
+        names: of the images, such as their paths; None when unknown.
 
     Raises:
         ValueError: if the shapes do not fit together.
@@ -144,12 +57,12 @@ class Embedding:
     def __post_init__(self) -> None:
         if self.cls.ndim != 2:
             raise ValueError(f"Embedding.cls must have shape (B, D), got {tuple(self.cls.shape)}")
-        if self.names is not None and len(self.names) != len(self.cls):
-            raise ValueError(f"Embedding.names must be of {len(self.cls)} images, got {len(self.names)}")
+        batch = self.cls.shape[0]  # not len(), by which torch.export would fix the batch size
+        if self.names is not None and len(self.names) != batch:
+            raise ValueError(f"Embedding.names must name {batch} images, got {len(self.names)}")
         if self.patches is None:
             return
 
-        batch = self.cls.shape[0]  # not len(), by which torch.export would fix the batch size
         shape = tuple(self.patches.shape)
         tokens = shape[1] if self.grid is None else math.prod(self.grid)
         if len(shape) != 3 or shape[:2] != (batch, tokens):
@@ -161,45 +74,25 @@ class Embedding:
         return self.cls.shape[0]
 
     def __repr__(self) -> str:
-        """One line: shapes instead of values."""
-        count = "1 image" if len(self) == 1 else f"{len(self)} images"
-        shapes = f"cls {tuple(self.cls.shape)}"
-        if self.patches is not None:
-            shapes += f", patches {tuple(self.patches.shape)}"
-        if self.weights is not None:
-            shapes += " weighted"
-        dtype = str(self.cls.dtype).removeprefix("torch.")
-        storage = f"{dtype} on {self.cls.device}"
-        return f"Embedding({count}, {shapes}, {storage}, model={self.model!r})"
+        shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in self._tensors().items())
+        return f"Embedding({shapes}, {self.cls.dtype} on {self.cls.device}, model={self.model!r})"
 
     def __getitem__(self, index: int | slice | Sequence[int] | Tensor) -> Embedding:
         """Select images; an integer gives an Embedding of one image."""
-        rows: Any = index
+        import torch
+
         if isinstance(index, int):
-            start = range(len(self))[index]
-            rows = slice(start, start + 1)
-        elif not is_tensor(index) and not isinstance(index, slice):
-            rows = np.asarray(index, dtype=np.int64)
-
-        def select(tensor: Tensor) -> Tensor:
-            return tensor[rows.to(tensor.device) if is_tensor(rows) else rows]
-
-        names = self.names
-        if names is not None:
-            name_rows = rows.cpu().numpy() if is_tensor(rows) else rows
-            names = tuple(np.array(names, dtype=object)[name_rows])
-        return replace(self._map(select, names=None), names=names)
+            index = [range(len(self))[index]]
+        rows = torch.arange(len(self))[index if isinstance(index, slice) else torch.as_tensor(index).cpu()]
+        names = None if self.names is None else tuple(self.names[row] for row in rows.tolist())
+        return replace(self._map(lambda tensor: tensor[rows.to(tensor.device)], names=None), names=names)
 
     def __iter__(self) -> Iterator[Embedding]:
-        return (self[i] for i in range(len(self)))
+        return (self[row] for row in range(len(self)))
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Embedding:
         """Move to a device or a floating dtype."""
         return self._map(lambda tensor: tensor.to(device=device, dtype=dtype))
-
-    def without_patches(self) -> Embedding:
-        """The same global features alone."""
-        return Embedding(self.cls, model=self.model, names=self.names)
 
     def cpu(self) -> Embedding:
         """Move to the CPU."""
@@ -209,24 +102,32 @@ class Embedding:
         """Cut from the autograd graph."""
         return self._map(lambda tensor: tensor.detach())
 
-    def _map(self, change: Callable[[Tensor], Tensor], **changed: Any) -> Embedding:
-        for name, tensor in _tensors(self).items():
-            changed[name] = change(tensor)
-        return replace(self, **changed)
+    def without_patches(self) -> Embedding:
+        """The same global features alone."""
+        return Embedding(self.cls, model=self.model, names=self.names)
+
+    def _tensors(self) -> dict[str, Tensor]:
+        tensors = {"cls": self.cls, "patches": self.patches, "weights": self.weights}
+        return {name: tensor for name, tensor in tensors.items() if tensor is not None}
+
+    def _map(self, change: Callable[[Tensor], Tensor], **changes: Any) -> Embedding:
+        tensors: dict[str, Any] = {name: change(tensor) for name, tensor in self._tensors().items()}
+        return replace(self, **tensors, **changes)
+
+    # Checks
 
     def finite(self) -> Tensor:
         """Which images (B,) have only finite features, neither NaN nor infinity."""
-        return finite_rows(self.cls, self.patches, self.weights)
+        import torch
+
+        of_tensors = [tensor.detach().isfinite().flatten(1).all(1) for tensor in self._tensors().values()]
+        return torch.stack(of_tensors).all(0)
 
     def check_finite(self, names: Sequence[str], dtype: torch.dtype) -> None:
         """Refuse features that are not finite: NonFiniteError, with the names of the images and the model's dtype."""
-        rows = []
-        for row, is_finite in enumerate(self.finite().tolist()):
-            if not is_finite:
-                rows.append(row)
+        rows = (~self.finite()).nonzero().flatten().tolist()
         if rows:
-            bad_names = shown([names[row] for row in rows])
-            raise NonFiniteError(f"{bad_names}: {reason(dtype)}", rows)
+            raise NonFiniteError(f"{shown([names[row] for row in rows])}: {reason(dtype)}", rows)
 
     def check_maker(self, model_id: str, patches: bool = False) -> None:
         """Refuse an Embedding of another model than the one with this `Embedder.model_id`: RequestError.
@@ -251,9 +152,13 @@ class Embedding:
         """
         if not self.model:
             raise RequestError("the embedding does not name its model: set Embedding.model")
-        header = {"format": _FILE, "model": self.model, "grid": _grid_text(self.grid), "names": json.dumps(self.names)}
-        on_cpu = self.detach().cpu()
-        tensors = {name: tensor.contiguous() for name, tensor in _tensors(on_cpu).items()}
+        header = {
+            "format": _FORMAT,
+            "model": self.model,
+            "grid": json.dumps(self.grid),
+            "names": json.dumps(self.names),
+        }
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in self._tensors().items()}
         with replacing(Path(path)) as temporary:
             save_sealed(tensors, temporary, header)
 
@@ -266,73 +171,46 @@ class Embedding:
         """
         from safetensors import SafetensorError, safe_open
 
-        shown = os.fspath(path)
+        shown_path = os.fspath(path)
         try:
-            refuse_irregular(shown)
-            with safe_open(shown, framework="pt") as file:
+            refuse_irregular(shown_path)
+            with safe_open(shown_path, framework="pt") as file:
                 header = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no mapping
-            problem = seal_problem(Path(path)) if header.get("format") == _FILE else ""
-            if header.get("format") == _FILE and not problem:
-                return cls._of_file(tensors, header)
+            problem = seal_problem(Path(path))
+            if header.get("format") != _FORMAT:
+                problem = "Embedding.save did not write it"
+            if not problem:
+                return _of_file(tensors, header)
         except OSError as error:
-            raise RequestError(f"cannot read the embedding {shown}: {error.strerror or error}") from error
-        except (SafetensorError, KeyError, OverflowError, TypeError, ValueError) as error:
+            raise RequestError(f"cannot read the embedding {shown_path}: {error.strerror or error}") from error
+        except (SafetensorError, KeyError, TypeError, ValueError) as error:
             problem = f"{type(error).__name__}: {error}"
-        if problem:
-            raise RequestError(f"{shown} is a damaged embedding ({problem}): embed its images and save it again")
-        raise RequestError(f"{shown} is not an embedding: Embedding.save writes them")
-
-    @classmethod
-    def _of_file(cls, tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> Embedding:
-        """An Embedding of the tensors and the metadata in a file; errors of Python for damaged ones."""
-        names = parse_json(header["names"])
-        if names is not None:
-            if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-                raise ValueError("its names are not a list of texts")
-            names = tuple(names)
-
-        embedding = replace(cls.of(tensors, header), names=names)
-        if not embedding.model:
-            raise ValueError("it does not name its model")
-        if not all(tensor.is_floating_point() and is_finite(tensor) for tensor in tensors.values()):
-            raise ValueError("its numbers are not floating, or not finite")
-        if not len(embedding) or not bool(embedding.cls.any(1).all()):
-            raise ValueError("it has no images, or one of its features is zero")
-        if embedding.weights is not None and bool((embedding.weights < 0).any()):
-            raise ValueError("one of its weights is negative")
-        return embedding
-
-    @classmethod
-    def of(cls, tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> Embedding:
-        """An Embedding of the tensors and the metadata in a file that `save` wrote."""
-        grid = None
-        if header.get("grid"):
-            rows, columns = header["grid"].split("x")
-            grid = (int(rows), int(columns))
-        return cls(
-            cls=tensors["cls"],
-            patches=tensors.get("patches"),
-            grid=grid,
-            weights=tensors.get("weights"),
-            model=header.get("model", ""),
-        )
+        raise RequestError(f"{shown_path} is no embedding, or damaged ({problem}): embed its images and save it again")
 
 
-def serialized(embedding: Embedding, metadata: Mapping[str, str] | None = None) -> bytes:
-    """Return the bytes of a safetensors file with an Embedding, and strings to keep with it."""
-    from safetensors.torch import save
-
-    grid = _grid_text(embedding.grid)
-    header = {**(metadata or {}), "format": _FORMAT, "grid": grid, "model": embedding.model}
-    on_cpu = embedding.detach().cpu()
-    tensors = {name: tensor.contiguous() for name, tensor in _tensors(on_cpu).items()}
-    data: bytes = save(tensors, header)
-    return data
-
-
-def _grid_text(grid: tuple[int, int] | None) -> str:
-    return "" if grid is None else f"{grid[0]}x{grid[1]}"
+def _of_file(tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> Embedding:
+    """An Embedding of the tensors and the metadata in a file; errors of Python for damaged ones."""
+    names = parse_json(header["names"])
+    grid = parse_json(header["grid"])
+    if not all(isinstance(name, str) for name in names or ()):
+        raise ValueError("its names are not texts")
+    embedding = Embedding(
+        **tensors,
+        grid=None if grid is None else tuple(grid),
+        model=header["model"],
+        names=None if names is None else tuple(names),
+    )
+    if not embedding.model or not len(embedding):
+        raise ValueError("it does not name its model, or has no images")
+    if not all(tensor.is_floating_point() and is_finite(tensor) for tensor in tensors.values()):
+        raise ValueError("its numbers are not floating, or not finite")
+    if not embedding.cls.any(1).all():
+        raise ValueError("one of its features is zero")
+    weights = embedding.weights
+    if weights is not None and not ((weights >= 0).all() and weights.any(1).all()):
+        raise ValueError("its weights are negative, or all zero")
+    return embedding
 
 
 def saved_embedding(references: Any) -> Embedding | None:
@@ -350,12 +228,6 @@ def saved_embedding(references: Any) -> Embedding | None:
     return saved[0] if isinstance(saved[0], Embedding) else Embedding.load(saved[0])
 
 
-def _tensors(embedding: Embedding) -> dict[str, Tensor]:
-    """The tensors of an Embedding that are there, by their fields' names."""
-    tensors = {"cls": embedding.cls, "patches": embedding.patches, "weights": embedding.weights}
-    return {name: tensor for name, tensor in tensors.items() if tensor is not None}
-
-
 def same_model(a: str, b: str) -> bool:
     """Whether two values of `Embedding.model` name the same model; an unknown one ("") matches any."""
     return not a or not b or a == b
@@ -369,35 +241,78 @@ def concatenate(embeddings: Sequence[Embedding]) -> Embedding:
     Raises:
         ValueError: if the list is empty, or models, grids or the presence of patches differ.
     """
+    import torch
+
     if not embeddings:
         raise ValueError("nothing to concatenate: the list of embeddings is empty")
     head = embeddings[0]
-    for embedding in embeddings:
-        if _kind(embedding) != _kind(head):
+    tensors: dict[str, list[Tensor]] = {"cls": [], "patches": [], "weights": []}
+    names: tuple[str, ...] | None = ()
+    for part in embeddings:
+        if (part.model, part.grid, part.patches is None) != (head.model, head.grid, head.patches is None):
             raise ValueError(
                 f"embeddings differ in model or patch grid: {head.model or 'unknown'} {head.grid} and "
-                f"{embedding.model or 'unknown'} {embedding.grid}"
+                f"{part.model or 'unknown'} {part.grid}"
             )
+        tensors["cls"].append(part.cls)
+        if part.patches is not None:
+            uniform = part.patches.new_ones(part.patches.shape[:2])
+            tensors["patches"].append(part.patches)
+            tensors["weights"].append(uniform if part.weights is None else part.weights)
+        names = None if names is None or part.names is None else names + part.names
+
+    if all(part.weights is None for part in embeddings):
+        tensors["weights"] = []
+    joined: dict[str, Any] = {name: torch.cat(parts) for name, parts in tensors.items() if parts}
+    return replace(head, **joined, names=names)
+
+
+# Numbers that are not finite (NaN, infinity) are refused where they enter: they would scramble a ranking silently,
+# since NaN compares false with everything.
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """Whether all numbers of a tensor are finite: one sum, without a copy; waits for the device."""
     import torch
 
-    cls = torch.cat([embedding.cls for embedding in embeddings])
-    names: tuple[str, ...] | None = ()
-    for embedding in embeddings:
-        names = None if names is None or embedding.names is None else names + embedding.names
-    if head.patches is None:
-        return replace(head, cls=cls, names=names)
-
-    patches: list[Any] = [embedding.patches for embedding in embeddings]
-    weights: Tensor | None = None
-    if any(embedding.weights is not None for embedding in embeddings):
-        image_weights = []
-        for embedding, tokens in zip(embeddings, patches, strict=True):
-            uniform = tokens.new_ones(tokens.shape[:2])
-            image_weights.append(uniform if embedding.weights is None else embedding.weights)
-        weights = torch.cat(image_weights)
-    return replace(head, cls=cls, patches=torch.cat(patches), weights=weights, names=names)
+    if not tensor.is_floating_point() or not tensor.numel():
+        return True
+    if tensor.element_size() == 1:  # PyTorch has no sums of float8
+        tensor = tensor.float()
+    total = tensor.detach().sum(dtype=torch.promote_types(tensor.dtype, torch.float32))
+    return bool(total.isfinite()) or bool(tensor.isfinite().all())  # a sum of large numbers may overflow
 
 
-def _kind(embedding: Embedding) -> tuple[Any, ...]:
-    """What embeddings must have in common to be joined."""
-    return embedding.model, embedding.grid, embedding.patches is None
+def check_distances(distances: Tensor, dtype: torch.dtype | None = None, names: Sequence[str] | None = None) -> None:
+    """Refuse distances (B, ...) that are not finite: NonFiniteError, with the images' names (default: numbers)."""
+    if is_finite(distances):
+        return
+    is_bad = ~distances.detach().isfinite()
+    rows = is_bad.reshape(len(is_bad), -1).any(1).nonzero().flatten().tolist()
+    bad_names = shown([str(row) if names is None else names[row] for row in rows])
+    raise NonFiniteError(f"the distances of {bad_names} are not finite (NaN or infinite): {_fix(dtype)}", rows)
+
+
+def checked_distances(distances: Tensor, dtype: torch.dtype) -> Tensor:
+    """The distances, checked unless they are part of a graph: there a check would wait for the device."""
+    import torch
+
+    if not distances.requires_grad and not torch.compiler.is_compiling():
+        check_distances(distances, dtype)
+    return distances
+
+
+def reason(dtype: torch.dtype) -> str:
+    """Why an image with such an embedding cannot be used, and how to fix it."""
+    return f"its embedding in {str(dtype).removeprefix('torch.')} is not finite (NaN or infinite): {_fix(dtype)}"
+
+
+def _fix(dtype: torch.dtype | None) -> str:
+    if str(dtype) == "torch.float16":
+        return "open the model in float32 or bfloat16 (--dtype float32, dtype=torch.float32), which do not overflow"
+    return "open another checkpoint, as these weights are damaged or diverged"
+
+
+def shown(names: Sequence[str]) -> str:
+    """A list of names, cut to the first few."""
+    return ", ".join(first_few(names, 3))

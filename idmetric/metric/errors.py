@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from idmetric.metric.files import StrPath, printable
 
@@ -26,6 +26,18 @@ class RequestError(ValueError):
 
     def __str__(self) -> str:
         return f"{self.source!r}: {self.reason}" if self.source else self.reason
+
+
+class NonFiniteError(ValueError):
+    """Embeddings or distances that are NaN or infinite; the message names the images and how to fix it.
+
+    Attributes:
+        rows: the images concerned, by their place in the batch.
+    """
+
+    def __init__(self, message: str, rows: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.rows = list(rows)
 
 
 _MOST = 1000  # characters of a message

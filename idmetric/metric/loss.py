@@ -33,9 +33,10 @@ import torch
 from PIL import Image, ImageDraw, ImageOps
 from torch import Tensor, nn
 
-from idmetric.metric.distance import check_name, distance_matrix, needs_patches, self_terms
+from idmetric.metric.distance import check_name, distance_matrix, needs_patches
 from idmetric.metric.embedder import Embedder, at_least_float32, opening, split_with_masks
-from idmetric.metric.embedding import Embedding, NonFiniteError, concatenate, saved_embedding
+from idmetric.metric.embedding import Embedding, concatenate, saved_embedding
+from idmetric.metric.errors import NonFiniteError
 from idmetric.metric.fingerprint import keeps_values
 from idmetric.metric.images import Outside, describe, image_of_pixels, is_array, is_float
 from idmetric.metric.masks import Images, MaskId, Masks, labeled, subject_of
@@ -144,7 +145,6 @@ class IdentityLoss(nn.Module):
         # tensors made in inference mode could not join a graph later
         with opening(), torch.no_grad():
             self._references, self._thumbnails = self._read_references(references, labeled(masks, mask_id))
-            self._self_terms = self_terms(self._references, self.distance)
             self.reference_weights = _reference_weights(weights, self._references.cls)
 
     # References
@@ -168,6 +168,7 @@ class IdentityLoss(nn.Module):
                 thumbnails.append(picture)
 
         embedding = concatenate(parts)
+        embedding.check_maker("", needs_patches(self.distance))
         if not embedding.finite().all():
             raise NonFiniteError("the references' embedding holds NaN or infinity: embed them again, in float32")
         dtype = at_least_float32(embedding.cls).dtype
@@ -215,8 +216,6 @@ class IdentityLoss(nn.Module):
         dtype = torch.promote_types(moved.dtype, self._references.cls.dtype)
         self._references = self._references.to(moved.device, dtype)
         self.reference_weights = self.reference_weights.to(moved.device, dtype)
-        if self._self_terms is not None:
-            self._self_terms = self._self_terms.to(moved.device, dtype)
         return self
 
     # Images in, loss out
@@ -290,7 +289,7 @@ class IdentityLoss(nn.Module):
         # the references are the metric's by construction, also once DistributedDataParallel has copied over its weights
         references = replace(self._references, model="")
         matrix = _eager_matrix if self.distance in _TRANSPORT else distance_matrix
-        return matrix(embedding, references, self.distance, joint_weight=self.joint_weight, self_b=self._self_terms)
+        return matrix(embedding, references, self.distance, joint_weight=self.joint_weight)
 
     def _aggregated(self, distances: Tensor) -> Tensor:
         """Losses (B,) of distances (B, R)."""

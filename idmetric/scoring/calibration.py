@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from idmetric.metric.embedding import NonFiniteError
+from idmetric.metric.errors import NonFiniteError
 from idmetric.metric.files import StrPath, accept, read_json_file, replacing
 from idmetric.scoring.scores import Limit
 

@@ -9,7 +9,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from idmetric.metric.ties import numbers
 from idmetric.scoring.copies import compare as copy_of
 from idmetric.scoring.copies import take_print
 
@@ -49,9 +48,9 @@ def leave_one_out(distances: ArrayLike, aggregate: Aggregate = "best") -> NDArra
     Returns:
         Shape (N,).
     """
-    d = numbers("distances", distances, 2).astype(np.float64)
+    d = np.asarray(distances, dtype=np.float64)
     count = len(d)
-    if d.shape != (count, count) or count < 2:
-        raise ValueError(f"distances must be (N, N) of at least two photos, got {d.shape}")
+    if d.shape != (count, count) or count < 2 or not np.isfinite(d).all():
+        raise ValueError(f"distances must be finite, (N, N) of at least two photos, got shape {d.shape}")
     to_others = d[~np.eye(count, dtype=bool)].reshape(count, -1)
     return np.asarray(to_others.min(1) if aggregate == "best" else to_others.mean(1))

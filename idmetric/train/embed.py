@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from idmetric.data.manifest.table import Manifest
 from idmetric.metric.embedder import Embedder
-from idmetric.metric.embedding import NonFiniteError
+from idmetric.metric.errors import NonFiniteError
 from idmetric.stream import embedding_of, items_of_images
 from idmetric.train.batches import Rows
 from idmetric.train.processes import Processes

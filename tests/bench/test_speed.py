@@ -62,10 +62,10 @@ def test_scores_of_files(metric: IDSim, setting: speed.Compared, monkeypatch: py
 def test_the_sinkhorn_matrix_has_the_values_of_geomloss(setting: speed.Compared) -> None:
     pytest.importorskip("geomloss")
     found = by_name(speed.sinkhorn(setting))
-    matrix = found.pop("sinkhorn_matrix, 3 x 3")
+    matrix = found.pop("sinkhorn, 3 x 3")
     assert matrix.timing is not None
     assert matrix.timing.items == 9
-    assert set(found) == {"sinkhorn_distance, pair by pair", "geomloss, pair by pair"}
+    assert set(found) == {"sinkhorn, pair by pair", "geomloss, pair by pair"}
     for row in found.values():
         assert row.timing is not None
         assert row.timing.items == 4

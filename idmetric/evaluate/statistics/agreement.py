@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from idmetric.evaluate.statistics.checks import paired
+from idmetric.evaluate.statistics.checks import numbers, paired
 from idmetric.metric.files import need
-from idmetric.metric.ties import comparable, numbers
+from idmetric.metric.ties import comparable
 
 
 def pearson(x: ArrayLike, y: ArrayLike, *, constant: float | None = None) -> float:

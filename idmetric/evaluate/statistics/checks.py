@@ -1,13 +1,40 @@
-"""Checks that statistics share: shapes, and boolean labels."""
+"""Checks that statistics share: finite numbers, shapes, and boolean labels."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from idmetric.metric.ties import STEP, Numbers, comparable, numbers
+from idmetric.metric.ties import STEP, comparable
 
+Numbers = NDArray[Any]  # any float type: large float32 arrays are not copied
 Truths = NDArray[np.bool_]
+
+
+def numbers(name: str, values: ArrayLike, ndim: int = 1) -> Numbers:
+    """Values as a non-empty array of finite floats with `ndim` dimensions; float32 stays float32.
+
+    Raises:
+        ValueError: naming the argument and, for a value that is not finite, its place.
+    """
+    x = np.asarray(values)
+    if x.dtype.kind != "f":
+        x = x.astype(np.float64)
+    if x.ndim != ndim:
+        raise ValueError(f"{name} must have {ndim} dimension{'s' * (ndim > 1)}, got shape {x.shape}")
+    if not x.size:
+        raise ValueError(f"{name} must not be empty, got shape {x.shape}")
+
+    is_bad = ~np.isfinite(x)
+    bad_indices = np.argwhere(is_bad)
+    if len(bad_indices):
+        index = tuple(bad_indices[0].tolist())
+        position = index[0] if ndim == 1 else index
+        raise ValueError(f"{name} must be finite, but {len(bad_indices)} are not, the first {x[index]} at {position}")
+
+    return x
 
 
 def first_highest(scores: Numbers) -> int:

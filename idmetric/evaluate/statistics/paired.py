@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from idmetric.evaluate.statistics.bootstrap import FEWEST, student, within
-from idmetric.metric.ties import comparable, numbers
+from idmetric.evaluate.statistics.checks import numbers
+from idmetric.metric.ties import comparable
 
 Array = NDArray[np.float64]
 Place = tuple[str, ...]  # begins with the subject: what is flipped together

@@ -14,9 +14,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from idmetric.evaluate.statistics.checks import Truths, labeled, paired
+from idmetric.evaluate.statistics.checks import Numbers, Truths, labeled, paired
 from idmetric.metric.files import need
-from idmetric.metric.ties import Numbers, comparable
+from idmetric.metric.ties import comparable
 
 Ints = NDArray[np.int64]
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from idmetric.evaluate.statistics.checks import truths
-from idmetric.metric.ties import comparable, numbers
+from idmetric.evaluate.statistics.checks import numbers, truths
+from idmetric.metric.ties import comparable
 
 Array = NDArray[np.float64]
 COCO_IOUS = tuple(np.linspace(0.5, 0.95, 10).round(2).tolist())  # at least so much overlap is a hit

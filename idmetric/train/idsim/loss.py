@@ -12,11 +12,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from idmetric.metric.sinkhorn import sinkhorn_distance, sinkhorn_matrix
+from idmetric.metric.sinkhorn import Annealing, sinkhorn
 from idmetric.train.idsim.config import Negatives
 from idmetric.train.losses.arrays import cosines
 
-BLUR = SCALING = 0.05  # C.5: square root of Sinkhorn's last temperature; "Regularization: 0.05", by the release's code
+# C.5: square root of Sinkhorn's last temperature; "Regularization: 0.05", by the release's code
+ANNEALING = Annealing(blur=0.05, scaling=0.05)
 
 
 class BatchSimilarities(NamedTuple):
@@ -61,9 +62,9 @@ def similarity(a: Tensor, b: Tensor) -> Tensor:
     if a.ndim == 2:
         return cosines(a[:, None], b)[:, 0] if is_own else cosines(a, b)
     if not is_own:
-        return -sinkhorn_matrix(a, b, blur=BLUR, scaling=SCALING)
+        return -sinkhorn(a, b, matrix=True, annealing=ANNEALING)
     repeated = a.repeat_interleave(b.shape[1], 0)
-    return -sinkhorn_distance(repeated, b.flatten(0, 1), blur=BLUR, scaling=SCALING).view(b.shape[:2])
+    return -sinkhorn(repeated, b.flatten(0, 1), annealing=ANNEALING).view(b.shape[:2])
 
 
 @torch.no_grad()

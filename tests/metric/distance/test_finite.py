@@ -17,7 +17,7 @@ from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, bind
 from idmetric.gallery import Gallery
-from idmetric.metric.embedding import Embedding, finite_rows, is_finite
+from idmetric.metric.embedding import Embedding, is_finite
 from idmetric.metric.errors import CheckpointError
 from idmetric.metric.files import json_text
 from idmetric.scoring.calibration import Calibration, Isotonic
@@ -75,7 +75,7 @@ def test_large_finite_numbers_are_finite() -> None:
     assert is_finite(torch.empty(0))
     assert not is_finite(torch.tensor([INF, -INF]))
     large[2, 3] = NAN
-    assert finite_rows(torch.ones(4, 2), None, large).tolist() == [True, True, False, True]
+    assert Embedding(large).finite().tolist() == [True, True, False, True]
 
 
 # Embeddings

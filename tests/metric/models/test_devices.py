@@ -16,7 +16,7 @@ from idmetric import IdentityLoss, IDSim, NearID
 from idmetric.adapters import IdentityRetrieval, IdentitySimilarity
 from idmetric.metric.embedder import Embedder
 from idmetric.metric.nearid import NearIDConfig
-from idmetric.metric.sinkhorn import sinkhorn_distance
+from idmetric.metric.sinkhorn import sinkhorn
 from idmetric.train.idsim.loss import compare
 from idmetric.train.losses.info_nce import info_nce
 from idmetric.train.losses.near_id import Tuples
@@ -70,7 +70,7 @@ WAITS = {
     "pairwise joint": DISTANCES + WEIGHTS,
     "pairwise joint_pooled": DISTANCES,
     "sinkhorn": [],
-    "new loss": ["metric.loss._read_references", *WEIGHTS],
+    "new loss": ["metric.loss._read_references"],
     "loss": RANGE,
     "loss joint": RANGE,
     "loss joint masked": [*RANGE, *PIXELS, "metric.masks.coverage", "metric.embedder.prepare"],
@@ -134,7 +134,7 @@ class Calls:
 
     def sinkhorn(self) -> Values:
         tokens = [embedding.patches.detach().requires_grad_() for embedding in (self.plain, self.masked)]  # type: ignore[union-attr]
-        distances = sinkhorn_distance(tokens[0], tokens[1], weights_b=self.masked.weights)
+        distances = sinkhorn(tokens[0], tokens[1], weights_b=self.masked.weights)
         return [distances, *torch.autograd.grad(distances.sum(), tokens)]
 
     def new_loss(self) -> Values:
