@@ -146,9 +146,8 @@ def is_image_like(x: object) -> bool:
 
 def is_single(images: Any) -> bool:
     """Whether this is one image, not a batch, a list, a folder or a pattern of them (which may hold one)."""
-    if is_array(images) and images.ndim > 3:
-        return False
-    return is_image_like(images) and not paths.names_several(images)
+    is_batch = is_array(images) and images.ndim > 3
+    return is_image_like(images) and not is_batch and not paths.names_several(images)
 
 
 def split_images(images: ImageLike | Iterable[ImageLike]) -> list[ImageLike]:
@@ -544,12 +543,8 @@ def _eight_bit(image: Image.Image) -> Image.Image:
     return Image.fromarray(_scaled(values))
 
 
-def check_pixels(pixels: Tensor, low: float = 0, high: float = 1, hint: str = "") -> None:
-    """Check that float pixels of any shape lie in a range, up to float rounding.
-
-    Args:
-        hint: the advice where only few values can be meant.
-    """
+def check_pixels(pixels: Tensor) -> None:
+    """Check that float pixels of any shape lie in [0, 1], up to float rounding."""
     import torch
 
     if not pixels.numel():
@@ -558,21 +553,18 @@ def check_pixels(pixels: Tensor, low: float = 0, high: float = 1, hint: str = ""
     if values.dtype != torch.float64:
         values = values.float()  # 8-bit floats know no aminmax
     least, most = torch.stack(torch.aminmax(values)).tolist()
-    slack = 1e-4 * (high - low)
-    if least >= low - slack and most <= high + slack:  # NaN fails this
+    if least >= -1e-4 and most <= 1 + 1e-4:  # NaN fails this
         return
 
     if not np.isfinite([least, most]).all():
         advice = "find where NaN or infinity came from"
-    elif hint and most < 32:  # darker photos of 8 bits are rare
-        advice = hint
     elif most > 3:
         advice = "divide by 65535" if most > 255 else "divide by 255"
-    elif least < -slack:
+    elif least < -1e-4:
         advice = "(x + 1) / 2 maps [-1, 1] there; undo another normalization by x * std + mean"
     else:
         advice = "clamp what overshoots"
-    raise ValueError(f"float pixels must lie in [{low:g}, {high:g}], found [{least:.4g}, {most:.4g}]: {advice}")
+    raise ValueError(f"float pixels must lie in [0, 1], found [{least:.4g}, {most:.4g}]: {advice}")
 
 
 def float_pixels(source: Tensor | Array, background: Color) -> Tensor:

@@ -273,8 +273,8 @@ def _label(parse: Callable[[MaskId], Any], mask_id: MaskId | None, labels: list[
     """The label that is asked for, which the mask must hold; without `mask_id` its only one."""
     if mask_id is None and len(labels) == 1:
         return labels[0]
-    names = ["#{:02x}{:02x}{:02x}".format(*label) if isinstance(label, tuple) else str(label) for label in labels]
-    listed = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+    names = [str(label) if isinstance(label, int) else "#{:02x}{:02x}{:02x}".format(*label) for label in labels[:8]]
+    listed = ", ".join(names) or "none, as it is empty"
     if mask_id is None:
         raise ValueError(
             f"it holds {len(labels)} {kind} ({listed}), and any may be the subject: choose one with mask_id "
@@ -282,7 +282,7 @@ def _label(parse: Callable[[MaskId], Any], mask_id: MaskId | None, labels: list[
         )
     label = parse(mask_id)
     if label not in labels:
-        raise ValueError(f"it does not hold {mask_id}: the mask's {kind} are {listed or 'none, as it is empty'}")
+        raise ValueError(f"it does not hold {mask_id}: the mask's {kind} are {listed}")
     return label
 
 
