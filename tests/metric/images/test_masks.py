@@ -181,7 +181,7 @@ def by_score(metric: Embedder, folder: Path) -> list[float]:
     from idmetric.cli.score import main
 
     out = folder / "scores.json"
-    words = ["--model", "tiny", "--device", "cpu", "--mask-dir", str(folder / "masks"), "--outside", "crop"]
+    words = ["--model", "tiny", "--device", "cpu", "--mask-dir", str(folder / "masks")]
     words += ["--format", "json", "--output", str(out), "--quiet", str(folder / "ref.png"), str(folder / "photos")]
     assert main(words) == 0
     rows = json.loads(out.read_text())["rows"]
