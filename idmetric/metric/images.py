@@ -372,15 +372,15 @@ def _decoded(image: Image.Image, name: str, upright: bool, is_file: bool = False
             has_more_frames = image.tell() == 0 and is_animated(image)
             # before decoding, by which Pillow turns TIFFs and forgets how they were stored
             has_16_bits = any(";16" in str(tile[3]) for tile in getattr(image, "tile", ()))
-            orientation = _exif_orientation(image) if upright else None
+            orientation = _exif_orientation(image, name) if upright else None
             image.load()
 
         decoded = image
         if upright and has_16_bits and not image.mode.startswith("I"):  # Pillow keeps the upper 8 of them
             highest = max(np.ravel(convert(image, "RGB").getextrema()))
             _check_depth(256 * int(highest) + 255)
-        if upright and is_file and orientation in (None, 1):
-            decoded = image._new(image.im)  # as `copy`, with the same pixels
+        if upright and orientation in (None, 1):
+            decoded = image._new(image.im) if is_file else image.copy()  # the former as `copy`, with the same pixels
         elif upright:
             decoded = ImageOps.exif_transpose(image)
     except MemoryError:  # which `naming` explains
@@ -396,9 +396,13 @@ def _decoded(image: Image.Image, name: str, upright: bool, is_file: bool = False
     return decoded
 
 
-def _exif_orientation(image: Image.Image) -> int | None:
+def _exif_orientation(image: Image.Image, name: str) -> int | None:
     """1 to 8; None without one."""
-    value = image.getexif().get(ExifTags.Base.Orientation)
+    try:
+        value = image.getexif().get(ExifTags.Base.Orientation)
+    except Exception:  # a damaged EXIF block must not lose a good image
+        warnings.warn(f"{name} has an unreadable EXIF block: its orientation is not applied", stacklevel=6)
+        return None
     return value if value in range(1, 9) else None
 
 
@@ -613,6 +617,8 @@ def resize_antialiased(x: Tensor, size: Sides, interpolation: str) -> Tensor:
     import torch
     import torch.nn.functional as F
 
+    if size[1] == 1 < size[0]:  # torch's CPU kernel gets one column wrong (seen in 2.15), but not one row
+        return resize_antialiased(x.mT, (1, size[0]), interpolation).mT
     # CPUs lack the kernels for 16-bit floats, and MPS lacks them all in some versions of torch
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     if x.device.type == "mps":

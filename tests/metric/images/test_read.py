@@ -331,6 +331,18 @@ def test_threads_may_read_one_image_that_is_not_decoded_yet(tmp_path: Path) -> N
 # Modes
 
 
+def test_a_damaged_exif_block_does_not_lose_its_image() -> None:
+    rgb = noise()
+    data = saved(Image.fromarray(rgb), "PNG", exif=b"Exif\0\0II*\0\xff\xff\xff\x7f")
+    with pytest.warns(UserWarning, match="EXIF"):
+        assert np.array_equal(array(read_image(data)), rgb)
+
+
+def test_a_narrow_picture_is_resized_to_one_column() -> None:
+    row = torch.rand(1, 3, 4, 300, dtype=torch.float64)
+    assert torch.allclose(resize_pixels(row.mT, (20, 1)).mT, resize_pixels(row, (1, 20)), atol=1e-12)
+
+
 def test_exif_orientation_against_explicit_transposes() -> None:
     rgb = noise(6, 10)
     upright = {
