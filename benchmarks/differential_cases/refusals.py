@@ -578,14 +578,14 @@ def with_calibration(revision: str = "875b8d1adda5", **changes: Any) -> Trigger:
 def score_by_name(folder: Path) -> object:
     import idmetric
 
-    return idmetric.score("tiny", PICTURE, [PICTURE])  # type: ignore[arg-type]
+    return idmetric.score("tiny", PICTURE, [picture("other")])  # type: ignore[arg-type]
 
 
 def damaged_calibration(folder: Path) -> object:
     import idmetric
 
     Path("damaged.json").write_text('{"kind": "idmetric-calibration"')
-    return idmetric.score(tiny(), PICTURE, [PICTURE], calibration="damaged.json")
+    return idmetric.score(tiny(), PICTURE, [picture("other")], calibration="damaged.json")
 
 
 def over_an_input(folder: Path) -> object:
@@ -627,7 +627,7 @@ SCORES = [
         with_calibration(curve={"scores": [0.0, 1.0], "probabilities": [0.9, 0.1]}),
     ),
     refusal(
-        "score/absent calibration", "CalibrationError", "no.json", scored(PICTURE, [PICTURE], calibration="no.json")
+        "score/absent calibration", "CalibrationError", "no.json", scored(PICTURE, [picture("other")], calibration="no.json")
     ),
     refusal("score/unknown option", "Exit2", "--distence", lambda folder: fails(SCORE, MUG, MUG, "--distence", "cls")),
     refusal("score/one image", "Exit2", "reference", lambda folder: fails(SCORE, MUG)),
