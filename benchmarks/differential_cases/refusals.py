@@ -627,7 +627,10 @@ SCORES = [
         with_calibration(curve={"scores": [0.0, 1.0], "probabilities": [0.9, 0.1]}),
     ),
     refusal(
-        "score/absent calibration", "CalibrationError", "no.json", scored(PICTURE, [picture("other")], calibration="no.json")
+        "score/absent calibration",
+        "CalibrationError",
+        "no.json",
+        scored(PICTURE, [picture("other")], calibration="no.json"),
     ),
     refusal("score/unknown option", "Exit2", "--distence", lambda folder: fails(SCORE, MUG, MUG, "--distence", "cls")),
     refusal("score/one image", "Exit2", "reference", lambda folder: fails(SCORE, MUG)),
