@@ -26,12 +26,12 @@ import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
 
 from idmetric.metric.embedding import Embedding, concatenate
 from idmetric.metric.files import StrPath, locked, read_bytes, refuse_irregular, replacing, writing
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 torch: Any = LazyModule("torch")  # a command's --help does without
 
-Rows = dict[str, dict[str, "Tensor"]]  # by key and column
+Row = dict[str, "Tensor"]  # by column
 VARIABLE = "IDMETRIC_CACHE"  # of the environment: the folder of embeddings for all commands that name none
 counts: Counter[str] = Counter()  # of this process: embeddings "asked" of its stores, and "made" for them
 
@@ -50,8 +50,8 @@ MASKED = "-m"
 _SAVE_SECONDS = 30.0  # a killed run loses about this much work
 _PART_BYTES = 2**28  # of a part, at most; as much is held in memory
 _MOST_PARTS = 64  # beyond, small ones are joined
-_ROWS = 4096  # that are read at once
-_UNREADABLE = (SafetensorError, OSError, ValueError, LookupError, RuntimeError)
+_NAME = re.compile(r"part-[0-9a-f-]+\.safetensors")
+_DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64"}
 
 
 def cache_folder(folder: StrPath | None) -> Path | None:
@@ -97,12 +97,56 @@ def content(source: StrPath | bytes) -> bytes:
     return source if isinstance(source, bytes) else read_bytes(source)
 
 
+class _Part:
+    """A file of rows. Its reader is ours, as libraries read a header again for each row; any error means damage.
+
+    Attributes:
+        keys: of its rows. columns: dtype, shape and data_offsets of each, as in the file's header.
+    """
+
+    def __init__(self, path: Path) -> None:
+        refuse_irregular(path)
+        self.path = path
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            self.columns = json.loads(file.read(min(length, size)))
+        self._start = 8 + length
+        self._facts = self.columns.pop("__metadata__")
+        self.keys: list[str] = self._facts["keys"].split()
+        if self._facts["folder"] != path.parent.name:
+            raise ValueError(f"it is of {self._facts['folder']!r}, another model or other settings")
+        if size != self._start + max(column["data_offsets"][1] for column in self.columns.values()):
+            raise ValueError("it is cut short")
+
+    def row(self, number: int, columns: set[str]) -> Row:
+        """Read those columns of a row that it has; ValueError if a byte has changed."""
+        row = {}
+        with self.path.open("rb") as file:
+            for name in columns & self.columns.keys():
+                count, *shape = self.columns[name]["shape"]
+                begin, end = self.columns[name]["data_offsets"]
+                size = (end - begin) // count
+                file.seek(self._start + begin + number * size)
+                data = file.read(size)
+                if self._facts[name][8 * number : 8 * number + 8] != _checksum(self.keys[number], data):
+                    raise ValueError("a byte has changed")
+                dtype = getattr(torch, _DTYPES[self.columns[name]["dtype"]])
+                row[name] = torch.frombuffer(bytearray(data), dtype=dtype).reshape(shape)
+        return row
+
+
+def _checksum(key: str, data: bytes) -> str:
+    """8 hex digits, of the key as well."""
+    return f"{zlib.crc32(data, zlib.crc32(key.encode())):08x}"
+
+
 class Parts:
     """Rows of tensors by key, in a folder.
 
     Args:
         folder: made with the first part.
-        columns: the names of a row's tensors; parts without one of them are not seen.
+        columns: the names of a row's tensors; parts without one of them are not seen. optional: tensors of some rows.
         is_needed: rows are read from here later, so that a full disk is an error; otherwise nothing more is kept then,
             with a warning.
 
@@ -110,49 +154,40 @@ class Parts:
         OSError: if the folder cannot be listed.
     """
 
-    def __init__(self, folder: Path, columns: Sequence[str], *, is_needed: bool = True) -> None:
+    def __init__(
+        self, folder: Path, columns: Sequence[str], optional: Sequence[str] = (), *, is_needed: bool = True
+    ) -> None:
         self.folder = folder
-        self.columns = columns
+        self.columns = set(columns)
+        self.all_columns = {*columns, *optional}
         self.is_needed = is_needed
         self._is_full = False
-        self._waiting: Rows = {}
+        self._waiting: dict[str, Row] = {}
         self._waiting_bytes = 0
         self._since = 0.0
         self.reload()
 
-    def __contains__(self, key: str) -> bool:
-        return key in self._places or key in self._waiting
-
     def reload(self) -> None:
         """List the parts again, which other processes may have written or joined."""
-        self._places: dict[str, tuple[Path, int]] = {}  # part and row
-        self._own_parts: list[Path] = []  # oldest first; with exactly these columns
-        names: list[str] = []
-        with suppress(FileNotFoundError, NotADirectoryError):
-            names = sorted(os.listdir(self.folder))
-        for path in [self.folder / name for name in names if re.fullmatch(r"part-[0-9a-f-]+\.safetensors", name)]:
+        self._places: dict[str, tuple[_Part, int]] = {}
+        self._own_parts: list[_Part] = []  # oldest first; without further columns
+        names = sorted(os.listdir(self.folder)) if self.folder.is_dir() else []
+        for path in [self.folder / name for name in names if _NAME.fullmatch(name)]:
             try:
-                keys, columns = self._head(path)
+                self._note(_Part(path))
             except FileNotFoundError:  # joined with others meanwhile
-                self.reload()
-                return
-            except _UNREADABLE as error:
+                return self.reload()
+            except Exception as error:  # whatever a damaged header gives
                 warnings.warn(f"{os.fspath(path)!r} is left out, and its rows are made again: {error}", stacklevel=2)
-                continue
-            if set(self.columns) <= columns:
-                self._places |= {key: (path, number) for number, key in enumerate(keys)}
-            if set(self.columns) == columns:
-                self._own_parts.append(path)
 
-    def _head(self, path: Path) -> tuple[list[str], set[str]]:
-        """The keys of a part's rows, and the names of its columns."""
-        refuse_irregular(path)
-        with safe_open(path, "pt") as part:
-            header = part.metadata() or {}
-            columns = set(part.keys())
-        if header.get("folder") != self.folder.name:
-            raise ValueError(f"it is of {header.get('folder')!r}, another model or other settings")
-        return header["keys"].split(), columns
+    def _note(self, part: _Part) -> None:
+        if self.columns <= part.columns.keys():
+            self._places |= {key: (part, number) for number, key in enumerate(part.keys)}
+            if part.columns.keys() <= self.all_columns:
+                self._own_parts.append(part)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._places or key in self._waiting
 
     # Writing
 
@@ -163,15 +198,13 @@ class Parts:
         if not self._waiting:
             self._since = time.monotonic()
         for number, key in enumerate(keys):
-            self._waiting[key] = {column: tensors[column][number] for column in self.columns}
+            self._waiting[key] = {column: tensor[number] for column, tensor in tensors.items()}
         self._waiting_bytes += sum(tensor.nbytes for tensor in tensors.values())
         if time.monotonic() - self._since > _SAVE_SECONDS or self._waiting_bytes >= _PART_BYTES:
             self.save()
 
     def save(self) -> None:
         """Write the rows that are not in a part yet; OutputError if that fails, and they are needed."""
-        if not self._waiting:
-            return
         try:
             self._write(self._waiting)
         except OSError as error:
@@ -182,98 +215,72 @@ class Parts:
         self._waiting = {}
         self._waiting_bytes = 0
         if len(self._own_parts) > _MOST_PARTS:
-            with suppress(*_UNREADABLE):  # another process joins them, or the disk is full or has no locks
+            with suppress(OSError):  # another process joins them, or the disk is full or has no locks
                 self._join_parts()
 
-    def _write(self, rows: Rows) -> None:
+    def _write(self, rows: Mapping[str, Row]) -> None:
         """Write a part for each shape of rows."""
         from safetensors.torch import save
 
-        with writing(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
         keys_of_shape: dict[Any, list[str]] = defaultdict(list)
         for key, row in rows.items():
-            keys_of_shape[tuple([tensor.shape for tensor in row.values()])].append(key)
-        for keys in keys_of_shape.values():
-            header = {"folder": self.folder.name, "keys": " ".join(keys)}
+            keys_of_shape[tuple([(column, tensor.shape) for column, tensor in row.items()])].append(key)
+        for shape, keys in keys_of_shape.items():
+            facts = {"folder": self.folder.name, "keys": " ".join(keys)}
             tensors = {}
-            for column in self.columns:
-                column_rows = [rows[key][column] for key in keys]
-                tensors[column] = torch.stack(column_rows)
-                header[column] = "".join(map(_checksum, keys, column_rows))
+            for column, _ in shape:
+                tensors[column] = torch.stack([rows[key][column] for key in keys])
+                data = tensors[column].view(len(keys), -1).view(torch.uint8).numpy()
+                facts[column] = "".join([_checksum(key, row.tobytes()) for key, row in zip(keys, data, strict=True)])
+            with writing(self.folder):
+                self.folder.mkdir(parents=True, exist_ok=True)
             path = self.folder / f"part-{time.time_ns():016x}-{uuid.uuid4().hex[:8]}.safetensors"
             with replacing(path) as temporary:
-                temporary.write_bytes(save(tensors, header))
-            self._own_parts.append(path)
-            self._places |= {key: (path, number) for number, key in enumerate(keys)}
+                temporary.write_bytes(save(tensors, facts))
+            with suppress(FileNotFoundError):  # another process has joined it with others already
+                self._note(_Part(path))
 
     def _join_parts(self) -> None:
-        """Join the oldest parts into one, as far as they are small."""
+        """Join the oldest parts, as far as they are small."""
         with locked(self.folder / ".parts.lock", BlockingIOError()):
             self.reload()
-            rows: Rows = {}
-            joined = []
-            size = 0
-            for path in self._own_parts:
-                size += path.stat().st_size
-                if size > _PART_BYTES:
-                    break
-                keys, _ = self._head(path)
-                rows |= self._read(path, {key: number for number, key in enumerate(keys)})
-                joined.append(path)
+            sizes = accumulate(part.path.stat().st_size for part in self._own_parts)
+            joined = [part for part, size in zip(self._own_parts, sizes, strict=True) if size <= _PART_BYTES]
+            rows = {}
+            for part in joined:
+                for number, key in enumerate(part.keys):
+                    with suppress(ValueError):
+                        rows[key] = part.row(number, self.all_columns)
             self._write(rows)
-            for path in joined:
-                path.unlink()
+            for part in joined:
+                part.path.unlink()
             self.reload()
 
     # Reading
 
-    def rows(self, keys: Iterable[str]) -> Rows:
+    def rows(self, keys: Iterable[str]) -> dict[str, Row]:
         """The rows of those keys that are held, undamaged."""
-        rows: Rows = {}
-        numbers_in_part: dict[Path, dict[str, int]] = defaultdict(dict)
+        rows = {}
         for key in keys:
-            if key in self._waiting:
-                rows[key] = self._waiting[key]
-            elif key in self._places:
-                path, number = self._places[key]
-                numbers_in_part[path][key] = number
-        for path, numbers in numbers_in_part.items():
-            try:
-                part_rows = self._read(path, numbers)
-            except FileNotFoundError:  # joined with others meanwhile
-                self.reload()
-                part_rows = self.rows(numbers)
-            except _UNREADABLE:
-                part_rows = {}
-            rows |= part_rows
-            damaged = [key for key in numbers if key not in part_rows]
-            if damaged:
-                message = f"{os.fspath(path)!r} is damaged: {len(damaged)} of its rows are made again"
-                warnings.warn(message, stacklevel=2)
-            for key in damaged:
-                self._places.pop(key, None)
-        return rows
-
-    def _read(self, path: Path, numbers: Mapping[str, int]) -> Rows:
-        """The undamaged rows of a part, by their keys."""
-        rows: Rows = {}
-        refuse_irregular(path)
-        with safe_open(path, "pt") as part:
-            header = part.metadata()
-            tensors = {column: part.get_tensor(column) for column in self.columns}
-        for key, number in numbers.items():
-            row = {column: tensor[number].clone() for column, tensor in tensors.items()}
-            place = slice(8 * number, 8 * number + 8)
-            if all(header[column][place] == _checksum(key, tensor) for column, tensor in row.items()):
+            row = self._row(key)
+            if row is not None:
                 rows[key] = row
         return rows
 
-
-def _checksum(key: str, tensor: Tensor) -> str:
-    """8 hex digits, of the key as well."""
-    data = tensor.contiguous().view(-1).view(torch.uint8).numpy().data
-    return f"{zlib.crc32(data, zlib.crc32(key.encode())):08x}"
+    def _row(self, key: str) -> Row | None:
+        waiting = self._waiting.get(key)
+        part, number = self._places.get(key, (None, 0))  # other threads may write or list meanwhile
+        if waiting is not None or part is None:
+            return waiting
+        try:
+            return part.row(number, self.all_columns)
+        except FileNotFoundError:  # joined with others meanwhile
+            self.reload()
+            return self._row(key)
+        except Exception as error:  # whatever a damaged header gives
+            self._places.pop(key, None)
+            warnings.warn(f"{os.fspath(part.path)!r} is damaged, rows of it are made again: {error}", stacklevel=2)
+            return None
 
 
 class Store(Parts):
@@ -286,30 +293,27 @@ class Store(Parts):
     """
 
     def __init__(self, folder: Path, model: str = "", *, patches: bool = False, is_needed: bool = False) -> None:
-        super().__init__(folder, ("cls", "patches", "grid", "weights") if patches else ("cls",), is_needed=is_needed)
+        if patches:
+            super().__init__(folder, ["cls", "patches"], ["grid", "weights"], is_needed=is_needed)
+        else:
+            super().__init__(folder, ["cls"], is_needed=is_needed)
         self.model = model
         self.counts = counts
 
     def add(self, keys: Sequence[str], embedding: Embedding) -> None:
         """Add embeddings on the CPU, see `add_rows`."""
-        count = len(keys)
-        self.counts["made"] += count
-        nothing = torch.empty(count, 0)
-        tensors = {
-            "cls": embedding.cls,
-            "patches": nothing if embedding.patches is None else embedding.patches,
-            "grid": torch.tensor([embedding.grid or ()] * count),
-            "weights": nothing if embedding.weights is None else embedding.weights,
-        }
-        self.add_rows(keys, {column: tensors[column] for column in self.columns})
+        self.counts["made"] += len(keys)
+        tensors = {"cls": embedding.cls, "patches": embedding.patches, "weights": embedding.weights}
+        if embedding.grid is not None:
+            tensors["grid"] = torch.tensor([embedding.grid] * len(keys))
+        self.add_rows(keys, {name: t for name, t in tensors.items() if t is not None and name in self.all_columns})
 
-    def readable(self, keys: Sequence[str]) -> dict[str, Embedding]:
+    def readable(self, keys: Iterable[str]) -> dict[str, Embedding]:
         """The embeddings (1, ...) of those keys that it holds, undamaged."""
-        self.counts["asked"] += len(keys)
         embeddings = {}
         for key, row in self.rows(keys).items():
-            columns: dict[str, Any] = {name: tensor[None] for name, tensor in row.items() if tensor.numel()}
-            if "grid" in columns:
+            columns: dict[str, Any] = {name: tensor[None] for name, tensor in row.items()}
+            if "grid" in row:
                 columns["grid"] = tuple(row["grid"].tolist())
             embeddings[key] = Embedding(**columns, model=self.model)
         return embeddings
@@ -321,12 +325,7 @@ class Store(Parts):
 
     def vectors(self, keys: Sequence[str]) -> NDArray[np.float32]:
         """Global features (N, D); KeyError as `embedding`."""
-        vectors = np.empty((0, 0), dtype=np.float32)
-        for start in range(0, len(keys), _ROWS):
-            part_keys = keys[start : start + _ROWS]
-            rows = self.rows(part_keys)
-            part = torch.stack([rows[key]["cls"] for key in part_keys]).float().numpy()
-            if not start:
-                vectors = np.empty((len(keys), part.shape[1]), dtype=np.float32)
-            vectors[start : start + _ROWS] = part
-        return vectors
+        if not keys:
+            return np.empty((0, 0), dtype=np.float32)
+        rows = self.rows(dict.fromkeys(keys))
+        return np.stack([rows[key]["cls"].float().numpy() for key in keys])

@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 torch: Any = LazyModule("torch")  # a command's --help does without
 
 OnError = Literal["fail", "skip"]
-_MOST_STORED = 4  # a batch ends after so many times its size, even if most of it is stored
 
 
 # Models, items, and what comes back
@@ -76,14 +75,11 @@ class PlainModel:
         """See `Embedder.label`."""
         return self.signature()["model"]
 
-    @property
-    def model_id(self) -> str:
-        """See `Embedder.model_id`."""
-        return self.label
+    model_id = label
 
     def about(self) -> dict[str, str]:
         """See `Embedder.about`."""
-        return {**self.signature(), "background": str(self.background)}
+        return self.signature()
 
     def read_image(self, image: ImageLike) -> Image.Image:
         """See `Embedder.read_image`."""
@@ -110,12 +106,12 @@ class Part:
 
     Attributes:
         pixels: what is seen. cover: how much of each pixel its mask covers, (h, w); None without a mask.
-        key: names it among the parts of its image in a store; "": it is the whole image; None: it is not kept.
+        key: names it among the parts of its image in a store; "": it is the whole image.
     """
 
     pixels: Picture
     cover: Tensor | None = None
-    key: str | None = None
+    key: str = ""
 
 
 @dataclass(frozen=True)
@@ -184,16 +180,6 @@ class Seen:
     embedding: Embedding | None = None
     also: Mapping[str, Any] = field(default_factory=dict)
     problem: ImageReadError | None = None
-
-    @property
-    def is_kept(self) -> bool:
-        """Whether the store holds its embedding, or will."""
-        return bool(self.key) and self.problem is None
-
-    @property
-    def name(self) -> str:
-        """For messages."""
-        return self.item.name if self.part is None else f"region {self.part} of {self.item.name}"
 
     @property
     def row(self) -> Embedding:
@@ -265,17 +251,13 @@ def embedded(
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     reader = Reader(metric, look, store, also)
-    stream = reader.read_ahead(items, workers, ahead or 2 * batch_size, at_once=batch_size)
     try:
-        with closing(stream):
-            for batch in batches(stream, batch_size):
-                stored = {} if store is None else store.readable([seen.key for seen in batch if seen.is_kept])
-                for number, seen in enumerate(batch):
-                    if seen.is_kept and seen.pixels is None and seen.key not in stored:  # damaged, or not written
-                        batch[number] = seen = reader.read_again(seen)
+        with closing(reader.read_ahead(items, workers, ahead or 2 * batch_size, at_once=batch_size)) as stream:
+            while batch := list(islice(stream, batch_size)):
+                for seen in batch:
                     if seen.problem is not None and on_error == "fail":
                         raise seen.problem
-                yield from _embedded(batch, stored, metric, store, patches, on_error, keeps_graph)
+                yield from _embedded(batch, metric, store, patches, on_error, keeps_graph)
     finally:
         if store is not None:
             store.save()
@@ -316,14 +298,9 @@ class Reader:
         with closing(in_order(read, items, threads=threads(workers), waiting=ahead)) as read_items:
             yield from chain.from_iterable(read_items)
 
-    def read_again(self, seen: Seen) -> Seen:
-        """Read an item, or its part, that the store held when it was read, and does not hold any more."""
-        again = next(islice(self.read(seen.item), seen.part or 0, None))
-        return replace(again, also=seen.also)
-
     def read(self, item: Item) -> Generator[Seen, None, None]:
-        """Yield an item, or its parts, with their pixels unless the store holds them; last a problem, if it has one."""
-        content = ""
+        """Yield an item, or its parts, with what the store holds, or prepared; last a problem, if it has one."""
+        key = ""
         image_name = item.name
         try:
             if item.problem is not None:
@@ -333,51 +310,43 @@ class Reader:
             if image is not None and not isinstance(image, str | os.PathLike):
                 image_name = describe(image)
             if self.store is not None:
-                image, mask, content = _with_key(image, mask, self.look)
-            if item.parts is None:
-                yield self._whole(item, image, mask, content)
+                image, mask, key = self._with_key(item, image, mask)
+
+            embedding = None if item.parts is not None else self._stored(key)
+            if embedding is not None and (image is None or self.also is None):
+                yield Seen(item, key=key, embedding=embedding)
+                return
+            picture = None
+            taken: Mapping[str, Any] = {}
+            if image is not None:
+                picture = self._decoded(image)
+            if picture is not None and self.also is not None:
+                taken = self.also(item, image_of_pixels(picture) if is_tensor(picture) else picture)
+            if item.parts is not None:
+                yield from self._parts(item, item.parts(picture), key, taken)
+            elif embedding is not None:
+                yield Seen(item, key=key, embedding=embedding, also=taken)
             else:
-                yield from self._parts(item, item.parts, image, content)
+                yield Seen(item, key=key, pixels=self._prepared(item, picture, mask), also=taken)
         except ImageReadError as error:
             is_of_image = error.source == image_name
-            problem = ImageReadError(item.name, error.reason) if is_of_image else error
-            yield Seen(item, key=content, problem=problem)
+            yield Seen(item, key=key, problem=ImageReadError(item.name, error.reason) if is_of_image else error)
 
-    def _whole(self, item: Item, image: Any, mask: Any, content: str) -> Seen:
-        key = self._key(item, content)
-        is_stored = self._is_stored(key)
-        if image is None:
-            with naming(item.name):
-                return Seen(item, key=key, pixels=None if is_stored else self.metric.prepare(None, None, item.words))
-        if is_stored and self.also is None:
-            return Seen(item, key=key)
+    def _with_key(self, item: Item, image: Any, mask: Any) -> tuple[Any, Any, str]:
+        """An image and its mask, read if they are files, and the key of their embedding; "" for images in memory."""
+        key = "text"
+        if image is not None:
+            image = _read(image)
+            mask = _read(mask)
+            if not isinstance(image, Named) or not isinstance(mask, Named | None):
+                return image, mask, ""
+            key = content_key(image.getvalue(), None if mask is None else mask.getvalue(), str(self.look))
+        if item.words is not None and self.metric.reads_words:
+            key += f"-{settings_digest({'words': item.words})}"
+        return image, mask, key
 
-        picture = self._decoded(image)
-        taken = self._taken(item, picture)
-        if is_stored:
-            return Seen(item, key=key, also=taken)
-        cover = None
-        if mask is not None:
-            from idmetric.metric.masks import cut_out, labeled  # torch
-
-            self.metric.check_mask(mask)
-            subject_mask = labeled(mask, self.look.mask_id)
-            picture, cover = cut_out(picture, subject_mask, self.look.outside, background=self.metric.background)
-        return Seen(item, key=key, pixels=self.metric.prepare(picture, cover, item.words), also=taken)
-
-    def _parts(self, item: Item, cut: Callable[[Picture], Iterable[Part]], image: Any, content: str) -> Iterator[Seen]:
-        """The parts of an image, in order; the item alone if there are none."""
-        picture = self._decoded(image)
-        taken = self._taken(item, picture)
-        number = -1
-        for number, part in enumerate(cut(picture)):
-            key = "" if part.key is None else self._key(item, content, part.key)
-            pixels = None
-            if not self._is_stored(key):
-                pixels = self.metric.prepare(part.pixels, part.cover, item.words)
-            yield Seen(item, number, key, pixels, also=taken)
-        if number < 0:
-            yield Seen(item, also=taken)
+    def _stored(self, key: str) -> Embedding | None:
+        return None if self.store is None else self.store.readable([key]).get(key)
 
     def _decoded(self, image: Any) -> Picture:
         """The picture, RGB; float pixels stay as they are."""
@@ -386,128 +355,93 @@ class Reader:
                 return float_pixels(image, self.metric.background)
         return self.metric.read_image(image)
 
-    def _taken(self, item: Item, picture: Picture) -> Mapping[str, Any]:
-        if self.also is None:
-            return {}
-        return self.also(item, image_of_pixels(picture) if is_tensor(picture) else picture)
+    def _prepared(self, item: Item, picture: Picture | None, mask: Any) -> Any:
+        cover = None
+        if picture is not None and mask is not None:
+            from idmetric.metric.masks import cut_out, labeled  # torch
 
-    def _key(self, item: Item, content: str, part: str = "") -> str:
-        """The key of an embedding, which depends on the words for models that read them; "" if it is not kept."""
-        if not content:
-            return ""
-        key = f"{content}-{part}" if part else content
-        if item.words is not None and self.metric.reads_words:
-            key += f"-{settings_digest({'words': item.words})}"
-        return key
+            self.metric.check_mask(mask)
+            mask = labeled(mask, self.look.mask_id)
+            picture, cover = cut_out(picture, mask, self.look.outside, background=self.metric.background)
+        with naming(item.name):
+            return self.metric.prepare(picture, cover, item.words)
 
-    def _is_stored(self, key: str) -> bool:
-        return self.store is not None and bool(key) and key in self.store
-
-
-def _with_key(image: Any, mask: Any, look: Look) -> tuple[Any, Any, str]:
-    """An image and its mask with their content's key, both read if they are files; "" for images in memory."""
-    if image is None:
-        return None, None, "text"
-    files = (str, os.PathLike, bytes, Named)
-    if not isinstance(image, files) or not isinstance(mask, (*files, type(None))):
-        return image, mask, ""
-    image = _bytes(image)
-    if mask is None:
-        return image, None, content_key(image.getvalue())
-    mask = _bytes(mask)
-    return image, mask, content_key(image.getvalue(), mask.getvalue(), str(look))
+    def _parts(self, item: Item, parts: Iterable[Part], key: str, taken: Mapping[str, Any]) -> Iterator[Seen]:
+        """The parts of an image, in order; the item alone if there are none."""
+        number = -1
+        for number, part in enumerate(parts):
+            part_key = f"{key}-{part.key}" if key and part.key else key
+            embedding = self._stored(part_key)
+            pixels = None
+            if embedding is None:
+                pixels = self.metric.prepare(part.pixels, part.cover, item.words)
+            yield Seen(item, number, part_key, pixels, embedding, taken)
+        if number < 0:
+            yield Seen(item, also=taken)
 
 
-def _bytes(source: Any) -> Named:
-    if isinstance(source, Named):
-        return source
-    return Named(source, describe(source)) if isinstance(source, bytes) else read_file(source)
+def _read(source: Any) -> Any:
+    """The bytes of a file; what is in memory stays."""
+    if isinstance(source, bytes):
+        return Named(source, describe(source))
+    return read_file(source) if isinstance(source, str | os.PathLike) else source
 
 
 # Embedding
 
 
-def batches(stream: Iterable[Seen], batch_size: int) -> Iterator[list[Seen]]:
-    """Batches with `batch_size` inputs of the model; a batch is emptied when the next one is asked for.
-
-    Stored items before or between the others do not change their batches, so that a resumed run gives equal numbers.
-    """
-    batch: list[Seen] = []
-    fresh = 0
-    for seen in stream:
-        batch.append(seen)
-        fresh += seen.pixels is not None
-        del seen  # held only by the batch
-        most = _MOST_STORED * batch_size if fresh else batch_size
-        if fresh == batch_size or len(batch) == most:
-            yield batch
-            batch.clear()
-            fresh = 0
-    if batch:
-        yield batch
-
-
 def _embedded(
     batch: Sequence[Seen],
-    stored: Mapping[str, Embedding],
     metric: ImageModel,
     store: Store | None,
     patches: bool,
     on_error: OnError,
     keeps_graph: bool,
 ) -> Iterator[Seen]:
-    """Yield a batch in order, with the embeddings that are stored or made now; equal contents are embedded once."""
-    rows = dict(stored)
-    fresh: dict[str, Seen] = {}  # by key, or by the place in the batch
-    for number, seen in enumerate(batch):
-        name = seen.key or str(number)
-        if seen.problem is None and seen.pixels is not None and name not in rows:
-            fresh.setdefault(name, seen)
-
+    """Yield a batch in order, with the embeddings of what is new; equal contents are embedded once."""
+    names = [seen.key or str(number) for number, seen in enumerate(batch)]
+    fresh = {name: seen for name, seen in zip(names, batch, strict=True) if seen.pixels is not None}
+    rows: dict[str, Embedding] = {}
+    if store is not None:
+        store.counts["asked"] += sum(bool(seen.key) and seen.problem is None for seen in batch)
+        rows = store.readable(fresh)  # what an earlier batch had as well
+    new = [name for name in fresh if name not in rows]
     reasons: dict[str, str] = {}
-    if fresh:
-        embedding, reasons_of_rows = _embedding(list(fresh.values()), metric, patches, on_error, keeps_graph)
-        kept = {}
-        for row, (name, seen) in enumerate(fresh.items()):
+    if new:
+        embedding, reasons_of_rows = _embedding([fresh[name].pixels for name in new], metric, patches, keeps_graph)
+        for row, name in enumerate(new):
             if row in reasons_of_rows:
                 reasons[name] = reasons_of_rows[row]
-                continue
-            rows[name] = embedding[[row]]  # a copy: a slice would keep its whole batch
-            if seen.key:
-                kept[seen.key] = row
-        if store is not None and kept:
-            store.add(list(kept), embedding[list(kept.values())])
+            else:
+                rows[name] = embedding[[row]]  # a copy: a slice would keep its whole batch
+                if store is not None and fresh[name].key:
+                    store.add([name], rows[name].detach().cpu())
 
-    for number, seen in enumerate(batch):
-        name = seen.key or str(number)
-        problem = seen.problem
-        if problem is None and name in reasons:
-            problem = ImageReadError(seen.item.name, reasons[name])
-        row_embedding = rows.get(name) if problem is None else None
-        yield replace(seen, pixels=None, embedding=row_embedding, problem=problem)
+    bad_names = [seen.item.name for name, seen in zip(names, batch, strict=True) if name in reasons]
+    if bad_names and on_error == "fail":
+        raise NonFiniteError(f"{shown(bad_names)}: {next(iter(reasons.values()))}")
+    for name, seen in zip(names, batch, strict=True):
+        if name in reasons:
+            yield replace(seen, pixels=None, problem=ImageReadError(seen.item.name, reasons[name]))
+        else:
+            yield replace(seen, pixels=None, embedding=rows.get(name, seen.embedding))
 
 
 def _embedding(
-    inputs: Sequence[Seen], metric: ImageModel, patches: bool, on_error: OnError, keeps_graph: bool
+    inputs: Sequence[Any], metric: ImageModel, patches: bool, keeps_graph: bool
 ) -> tuple[Embedding, dict[int, str]]:
-    """An embedding, and why rows of it cannot be used: they are not finite, or zero."""
-    pixels = [seen.pixels for seen in inputs]
-    if keeps_graph and torch.is_grad_enabled() and any(map(_requires_grad, pixels)):
-        return metric.embed_prepared(pixels, patches), {}
+    """The embedding of what `prepare` gave, and why rows of it cannot be used: they are not finite, or zero."""
+    if keeps_graph and torch.is_grad_enabled() and any(map(_requires_grad, inputs)):
+        return metric.embed_prepared(inputs, patches), {}
     with torch.no_grad():
-        embedding = metric.embed_prepared(pixels, patches).cpu()
+        embedding = metric.embed_prepared(inputs, patches).cpu()
     is_usable = embedding.finite()
     if metric.may_see_nothing:
         is_usable |= embedding.cls.isnan().all(1)
+    is_zero = ~embedding.cls.any(1)
     reasons = {}
-    for row, is_zero in enumerate((~embedding.cls.any(1)).tolist()):
-        if not is_usable[row]:
-            reasons[row] = reason(metric.dtype)
-        elif is_zero:
-            reasons[row] = f"its embedding by {metric.label} is zero"
-    if reasons and on_error == "fail":
-        names = shown([inputs[row].name for row in reasons])
-        raise NonFiniteError(f"{names}: {next(iter(reasons.values()))}", list(reasons))
+    for row in (~is_usable | is_zero).nonzero().flatten().tolist():
+        reasons[row] = reason(metric.dtype) if not is_usable[row] else f"its embedding by {metric.label} is zero"
     return embedding, reasons
 
 

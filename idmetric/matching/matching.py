@@ -317,7 +317,7 @@ def _embedded(
 
     def parts(number: int, picture: Picture) -> Iterator[Part]:
         regions = images[number].regions if pass_number else request.region_source.find(number, picture)
-        return _parts(plan, images[number], picture, regions, is_kept=store is not None)
+        return _parts(plan, images[number], picture, regions)
 
     items = (
         Item(images[number].moment.name, load, parts=partial(parts, number), source=number)
@@ -357,7 +357,7 @@ def _problem(error: ImageReadError, image: str) -> str:
     return f"{error.source}: {error.reason}"
 
 
-def _parts(plan: Plan, image: Cutouts, picture: Picture, regions: Sequence[Region], *, is_kept: bool) -> Iterator[Part]:
+def _parts(plan: Plan, image: Cutouts, picture: Picture, regions: Sequence[Region]) -> Iterator[Part]:
     """Yield an image's regions, cut out, and the whole image last if it is wanted.
 
     Regions after the first batch are cut a second time when they are asked for: all of thousands would fill the memory.
@@ -375,13 +375,10 @@ def _parts(plan: Plan, image: Cutouts, picture: Picture, regions: Sequence[Regio
 
     for number, region in enumerate(regions):
         piece = pieces[number] if number < len(pieces) else plan.cut.cut(picture, region, name)
-        key = None
-        if is_kept:
-            is_as_it_is = region.is_whole and not plan.cut.square
-            key = "" if is_as_it_is else piece.key(plan.cut)
-        yield Part(piece.pixels, piece.cover, key)
+        is_as_it_is = region.is_whole and not plan.cut.square
+        yield Part(piece.pixels, piece.cover, "" if is_as_it_is else piece.key(plan.cut))
     if plan.with_whole:
-        yield Part(picture, None, "" if is_kept else None)
+        yield Part(picture)
 
 
 def _distances(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict, replace
 from itertools import islice
@@ -173,11 +173,6 @@ class Embedder(nn.Module):
         self._compiled = torch.compile(type(self).forward_features, *args, **options)  # unbound: copies stay apart
 
     # Preprocessing
-
-    @property
-    def decoding(self) -> Hashable:
-        """What the pixels of `read_image` depend on: models with equal values share a decoded image."""
-        return self.background, self.preprocessing
 
     def read_image(self, image: ImageLike) -> Image.Image:
         """One image as 8-bit RGB at its own size, as this model's preprocessing reads it; see `images.read_image`."""

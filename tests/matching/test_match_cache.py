@@ -80,7 +80,7 @@ def test_a_damaged_row_is_embedded_again_with_one_warning(tiny: IDSim, tmp_path:
     expected = distances(idmetric.match(tiny, {"mug": REFERENCE}, [SCENE], **options))
     flip_last_bits(tmp_path)
     counts.clear()
-    with pytest.warns(UserWarning, match="is damaged: 1 of its rows") as heard:
+    with pytest.warns(UserWarning, match="is damaged") as heard:
         assert distances(idmetric.match(tiny, {"mug": REFERENCE}, [SCENE], **options)) == pytest.approx(expected)
     assert len(heard) == counts["made"] == 2  # in the parts of the reference and of the regions
     assert distances(idmetric.match(tiny, {"mug": REFERENCE}, [SCENE], **options)) == pytest.approx(expected)
