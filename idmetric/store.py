@@ -44,9 +44,9 @@ torch: Any = LazyModule("torch")  # a command's --help does without
 
 Row = dict[str, "Tensor"]  # by column
 VARIABLE = "IDMETRIC_CACHE"  # of the environment: the folder of embeddings for all commands that name none
+MASKED = "-m"  # ends the key of a masked image
 counts: Counter[str] = Counter()  # of this process: embeddings "asked" of its stores, and "made" for them
 
-MASKED = "-m"
 _SAVE_SECONDS = 30.0  # a killed run loses about this much work
 _PART_BYTES = 2**28  # of a part, at most; as much is held in memory
 _MOST_PARTS = 64  # beyond, small ones are joined
@@ -101,22 +101,24 @@ class _Part:
     """A file of rows. Its reader is ours, as libraries read a header again for each row; any error means damage.
 
     Attributes:
-        keys: of its rows. columns: dtype, shape and data_offsets of each, as in the file's header.
+        size: in bytes. keys: of its rows. columns: dtype, shape and data_offsets of each, as in the file's header.
     """
 
     def __init__(self, path: Path) -> None:
         refuse_irregular(path)
         self.path = path
-        size = path.stat().st_size
+        self.size = path.stat().st_size
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
-            self.columns = json.loads(file.read(min(length, size)))
+            self.columns = json.loads(file.read(min(length, self.size)))
         self._start = 8 + length
         self._facts = self.columns.pop("__metadata__")
         self.keys: list[str] = self._facts["keys"].split()
+        if self._facts.keys() != {"folder", "keys", *self.columns}:  # or a mask's weights could be lost in silence
+            raise ValueError("its columns are not those that it was written with")
         if self._facts["folder"] != path.parent.name:
             raise ValueError(f"it is of {self._facts['folder']!r}, another model or other settings")
-        if size != self._start + max(column["data_offsets"][1] for column in self.columns.values()):
+        if self.size != self._start + max(column["data_offsets"][1] for column in self.columns.values()):
             raise ValueError("it is cut short")
 
     def row(self, number: int, columns: set[str]) -> Row:
@@ -241,20 +243,17 @@ class Parts:
                 self._note(_Part(path))
 
     def _join_parts(self) -> None:
-        """Join the oldest parts, as far as they are small."""
+        """Join the smallest parts."""
         with locked(self.folder / ".parts.lock", BlockingIOError()):
             self.reload()
-            sizes = accumulate(part.path.stat().st_size for part in self._own_parts)
+            self._own_parts.sort(key=lambda part: part.size)
+            sizes = accumulate(part.size for part in self._own_parts)
             joined = [part for part, size in zip(self._own_parts, sizes, strict=True) if size <= _PART_BYTES]
-            rows = {}
-            for part in joined:
-                for number, key in enumerate(part.keys):
-                    with suppress(ValueError):
-                        rows[key] = part.row(number, self.all_columns)
-            self._write(rows)
-            for part in joined:
-                part.path.unlink()
-            self.reload()
+            if len(joined) > 1:
+                self._write(self.rows(key for part in joined for key in part.keys))
+                for part in joined:
+                    part.path.unlink()
+                self.reload()
 
     # Reading
 

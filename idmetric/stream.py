@@ -258,6 +258,7 @@ def embedded(
                     if seen.problem is not None and on_error == "fail":
                         raise seen.problem
                 yield from _embedded(batch, metric, store, patches, on_error, keeps_graph)
+                batch.clear()  # before the next one is read
     finally:
         if store is not None:
             store.save()

@@ -111,8 +111,10 @@ def test_no_row_with_a_flipped_bit_is_used_and_no_other_is_lost(tmp_path: Path, 
         for key, embedding in found.items():
             row = keys.index(key)
             assert torch.equal(embedding.cls[0], saved.cls[row])
-            if patches and embedding.patches is not None:
+            if patches:
+                assert embedding.grid == saved.grid
                 assert torch.equal(embedding.patches[0], saved.patches[row])
+                assert torch.equal(embedding.weights[0], saved.weights[row])
 
 
 @pytest.mark.parametrize("content", [b"", b"no part", (2**62).to_bytes(8, "little") + b"{}"])
