@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from idmetric import IDSim, load
-from idmetric.data.embed import embed, embed_rows
+from idmetric.data.embed import embed_rows
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.gallery import Gallery, GalleryError
 from idmetric.metric.fingerprint import weights_digest
@@ -104,26 +103,6 @@ def test_the_spelling_of_a_path_changes_neither_model_id_nor_keys(
 def test_the_key_of_an_image_depends_on_its_mask() -> None:
     keys = {content_key(b"image"), content_key(b"image", b"mask"), content_key(b"image", b"another mask")}
     assert len(keys) == 3
-
-
-def test_a_same_size_edit_with_kept_times_is_another_image(metric: IDSim, tmp_path: Path) -> None:
-    paths = pictures(tmp_path / "photos", 3)
-    for path in paths:  # of one size
-        Image.fromarray(np.array(Image.open(path))).save(path.with_suffix(".bmp"))
-    paths = [path.with_suffix(".bmp") for path in paths]
-    manifest = Manifest.from_rows([Row(f"i{k}", str(path)) for k, path in enumerate(paths)])
-
-    def found() -> np.ndarray:
-        return embed(manifest, {"m": metric}, store=tmp_path / "store")["m"].vectors([0, 1, 2])
-
-    old, stat = found(), paths[1].stat()
-    paths[1].write_bytes(paths[2].read_bytes())
-    os.utime(paths[1], ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    assert (paths[1].stat().st_size, paths[1].stat().st_mtime_ns) == (stat.st_size, stat.st_mtime_ns)
-    new = found()
-    np.testing.assert_array_equal(new[1], old[2])
-    np.testing.assert_array_equal(new[[0, 2]], old[[0, 2]])
-    assert np.abs(new[1] - old[1]).max() > 1e-3
 
 
 def test_a_vector_is_of_the_bytes_that_its_key_was_made_of(

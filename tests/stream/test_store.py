@@ -63,12 +63,6 @@ def test_embeddings_of_any_grid_come_in_the_order_asked_for(tmp_path: Path) -> N
     assert torch.equal(several.cls, torch.cat([saved[key].cls for key in "dad"]))
 
 
-def test_parts_without_patches_are_not_seen_where_patches_are_wanted(tmp_path: Path) -> None:
-    stored(tmp_path, ["a"], Embedding(torch.rand(1, 4)))
-    assert "a" in Store(tmp_path)
-    assert "a" not in Store(tmp_path, patches=True)
-
-
 def test_many_parts_are_joined_and_stores_that_were_open_find_all_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
