@@ -182,6 +182,11 @@ class Seen:
     problem: ImageReadError | None = None
 
     @property
+    def name(self) -> str:
+        """For messages."""
+        return self.item.name if self.part is None else f"region {self.part} of {self.item.name}"
+
+    @property
     def row(self) -> Embedding:
         """The embedding of an item that was embedded."""
         assert self.embedding is not None
@@ -364,8 +369,14 @@ class Reader:
             self.metric.check_mask(mask)
             mask = labeled(mask, self.look.mask_id)
             picture, cover = cut_out(picture, mask, self.look.outside, background=self.metric.background)
-        with naming(item.name):
+        return self._input(item, picture, cover)
+
+    def _input(self, item: Item, picture: Picture | None, cover: Any) -> Any:
+        """What the model takes; errors name the item, as a cut-out has no name."""
+        try:
             return self.metric.prepare(picture, cover, item.words)
+        except ValueError as error:
+            raise ImageReadError(item.name, getattr(error, "reason", str(error))) from error
 
     def _parts(self, item: Item, parts: Iterable[Part], key: str, taken: Mapping[str, Any]) -> Iterator[Seen]:
         """The parts of an image, in order; the item alone if there are none."""
@@ -375,7 +386,7 @@ class Reader:
             embedding = self._stored(part_key)
             pixels = None
             if embedding is None:
-                pixels = self.metric.prepare(part.pixels, part.cover, item.words)
+                pixels = self._input(item, part.pixels, part.cover)
             yield Seen(item, number, part_key, pixels, embedding, taken)
         if number < 0:
             yield Seen(item, also=taken)
@@ -418,7 +429,7 @@ def _embedded(
                 if store is not None and fresh[name].key:
                     store.add([name], rows[name].detach().cpu())
 
-    bad_names = [seen.item.name for name, seen in zip(names, batch, strict=True) if name in reasons]
+    bad_names = [seen.name for name, seen in zip(names, batch, strict=True) if name in reasons]
     if bad_names and on_error == "fail":
         raise NonFiniteError(f"{shown(bad_names)}: {next(iter(reasons.values()))}")
     for name, seen in zip(names, batch, strict=True):
