@@ -328,7 +328,7 @@ class Reader:
                 picture = self._decoded(image)
             if picture is not None and self.also is not None:
                 taken = self.also(item, image_of_pixels(picture) if is_tensor(picture) else picture)
-            if item.parts is not None:
+            if item.parts is not None and picture is not None:
                 yield from self._parts(item, item.parts(picture), key, taken)
             elif embedding is not None:
                 yield Seen(item, key=key, embedding=embedding, also=taken)
