@@ -45,6 +45,7 @@ from idmetric.cli.main import main as idmetric
 from idmetric.matching import match
 from idmetric.metric.embedder import Embedder
 from idmetric.metric.load import load
+from idmetric.scoring.score import score as score_of
 from idmetric.stream import Item, embedding_of
 
 SIDE = 224
@@ -150,7 +151,7 @@ def score(args: argparse.Namespace, folder: Path) -> tuple[str, dict[str, Callab
     base = "decode + resize"
     return base, {
         base: lambda: decoded_and_resized(paths),
-        "score without copies": lambda: run(*words, "--no-copies", *images),
+        "score without copies": lambda: score_of(NearFree(), references, images, copies=False),
         "score": lambda: run(*words, *images),
     }
 

@@ -68,12 +68,12 @@ def main() -> None:
                 "build --patches": [*build, str(root / f"patches{count}"), "--patches", *shared],
                 "--pairs": ["score", "--pairs", str(root / f"{count}.csv"), "--format", "csv", "--output",
                             str(root / "scores"),
-                            "--no-copies", "--cache", str(root / f"kept{count}"), *shared],
+                            "--cache", str(root / f"kept{count}"), *shared],
                 "--pairs, again": ["score", "--pairs", str(root / f"{count}.csv"), "--format", "csv", "--output",
-                                   str(root / "scores"), "--no-copies", "--cache", str(root / f"kept{count}"),
+                                   str(root / "scores"), "--cache", str(root / f"kept{count}"),
                                    *shared],
                 "--pairs --distance patch": ["score", "--pairs", str(root / f"{count}.csv"), "--format", "csv",
-                                             "--output", str(root / "scores"), "--no-copies", "--distance", "patch",
+                                             "--output", str(root / "scores"), "--distance", "patch",
                                              *shared],
             }  # fmt: skip
             for title, words in runs.items():

@@ -46,11 +46,11 @@ def _unknown(kind: str) -> ValueError:
 
 
 def decode(vae: Any, latents: Tensor) -> Tensor:
-    """Latents to images (B, 3, H, W) in about [-1, 1], in the VAE's own precision, recomputed in the backward pass."""
+    """Latents to images (B, 3, H, W) in [-1, 1], in the VAE's own precision, recomputed in the backward pass."""
     vae.enable_gradient_checkpointing()  # at 512 px the decoder's activations are the largest of all
     with torch.autocast(latents.device.type, enabled=False):
         image: Tensor = vae.decode(latents.to(vae.dtype) / vae.config.scaling_factor).sample
-    return image
+    return image.clamp(-1, 1)  # decoders overshoot
 
 
 def identity_term(

@@ -427,7 +427,7 @@ def named(name: str, encoder: str) -> Results:
 
 
 def random_embeddings(count: int, grid: tuple[int, int], name: str, weighted: bool = False) -> Any:
-    from idmetric.metric.embedding import Embedding
+    from idmetric import Embedding
 
     rng = generator(name)
     tokens = torch.from_numpy(rng.standard_normal((count, grid[0] * grid[1], 12)).astype(np.float32))
@@ -464,8 +464,8 @@ def sinkhorn_gradients() -> Results:
     for weighted in (False, True):
         for name in ("patch", "patch_biased", "joint", "patch_pooled"):
             a, b = random_embeddings(2, (6, 6), "a", weighted), random_embeddings(2, (6, 6), "b", weighted)
-            tokens = a.patches.clone().requires_grad_()
-            features = a.cls.clone().requires_grad_()
+            tokens = a.patches.double().requires_grad_()
+            features = a.cls.double().requires_grad_()
             distance = metric(replace(a, cls=features, patches=tokens), b, name)
             distance.sum().backward()
             key = f"{name}, weights" if weighted else name

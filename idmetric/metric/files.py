@@ -528,10 +528,17 @@ _FIELD = re.compile(rb'"digest": ?"([0-9a-f]{32})"')  # within a text of JSON, i
 
 
 def save_sealed(tensors: dict[str, Tensor], path: Path, metadata: Mapping[str, str]) -> None:
-    """Write a safetensors file with the digest of its bytes."""
+    """Write a safetensors file with the digest of its bytes; equal contents give equal bytes."""
     from safetensors.torch import save_file
 
     save_file(tensors, path, {**BLANK, **metadata})
+    with path.open("r+b") as file:  # safetensors writes metadata in any order
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        file.seek(8)
+        file.write(text.ljust(size))
     seal(path)
 
 

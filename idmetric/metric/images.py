@@ -370,8 +370,10 @@ def _decoded(image: Image.Image, name: str, upright: bool, is_file: bool = False
             _check_size(image)
             _check_readable(image, name)
             has_more_frames = image.tell() == 0 and is_animated(image)
-            # before decoding, by which Pillow turns TIFFs and forgets how they were stored
+            # before decoding, by which Pillow forgets the depth, and turns TIFFs and forgets how they were stored
             has_16_bits = any(";16" in str(tile[3]) for tile in getattr(image, "tile", ()))
+            if image.format != "TIFF":
+                image.load()
             orientation = _exif_orientation(image, name) if upright else None
             image.load()
 
@@ -448,6 +450,8 @@ def _refuse(error: Exception, name: str) -> NoReturn:
         raise error
     if isinstance(error, ImageReadError):
         reason = error.reason
+    elif name.lower().endswith(paths.VIDEO_ENDINGS):
+        reason = "it is a video: clips are compared by `idmetric match`, with images as references"
     elif isinstance(error, UnidentifiedImageError):
         reason = (
             "it is not an image of a known format, or its head is damaged: save it as PNG or JPEG (HEIC needs "

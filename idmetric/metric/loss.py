@@ -1,7 +1,7 @@
 """Identity as a loss: how far images under training are from the subject that reference images show.
 
     loss = IdentityLoss(metric, ["ref_1.jpg", "ref_2.jpg"], distance="joint", value_range=(-1, 1))
-    (denoising + 0.1 * loss(vae.decode(predicted_x0).sample)).backward()
+    (denoising + 0.1 * loss(vae.decode(predicted_x0).sample.clamp(-1, 1))).backward()
 
 The references are embedded once. With d_ir the metric's distance of image i to reference r, and w_r weights that sum
 to 1, image i has the loss sum_r w_r d_ir (`aggregate="mean"`) or min_r d_ir ("min"); the batch is reduced as in torch's

@@ -414,7 +414,7 @@ def test_pretrained_weights_come_from_a_file_or_the_hub_and_are_never_random_sil
     with pytest.raises(CheckpointError, match=r"--backbone-weights .*absent\.safetensors: no such file"):
         made(data, backbone_weights=str(tmp_path / "absent.safetensors"))
     torch.save({"model": source.state_dict()}, tmp_path / "w.pth")
-    with pytest.raises(CheckpointError, match=r"w\.pth': it does not hold a table of tensors alone"):
+    with pytest.raises(CheckpointError, match=r"w\.pth: it does not hold a table of tensors alone"):
         made(data, backbone_weights=str(tmp_path / "w.pth"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(CheckpointError, match=r"cannot fetch.*--backbone-weights PATH"):

@@ -83,7 +83,7 @@ def test_each_image_is_decoded_once_and_each_pair_compared_once(
     first = scorer.matrix(range(COUNT + 1), range(COUNT + 1))
     np.testing.assert_array_equal(scorer.matrix([5, 3], [0, 11]), first[np.ix_([5, 3], [0, 11])])
     np.testing.assert_array_equal(scorer.pairs([7, 2], [1, 11]), first[[7, 2], [1, 11]])
-    assert model.prepared == COUNT  # the copy is the same image
+    assert model.prepared == COUNT + 1  # each file once, also the one that repeats another
     assert model.compared == COUNT * (COUNT + 1) // 2
     assert model.seen <= 2 * COUNT + 2  # three tiles of four, of which two are held
 

@@ -40,13 +40,11 @@ def test_blocks_beyond_all_measure_do_not_lose_the_picture() -> None:
     data = io.BytesIO()
     picture.save(data, "PNG")
     whole = data.getvalue()
-    for more in (chunk(b"eXIf", b"II*\0\xff\xff\xff\xff"), chunk(b"teSt", bytes(2**22))):
+    for more in (chunk(b"eXIf", bytes(2**22)), chunk(b"eXIf", b"II*\0\xff\xff\xff\xff"), chunk(b"teSt", bytes(2**22))):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            pixels = np.asarray(read_image(whole[:33] + more + whole[33:]))
-        assert np.array_equal(pixels, np.asarray(picture))
-    with pytest.raises(ImageReadError):  # which way is up is not known
-        read_image(whole[:33] + chunk(b"eXIf", bytes(2**22)) + whole[33:])
+            found = read_image(whole[:33] + more + whole[33:])
+        assert np.array_equal(np.asarray(found), np.asarray(picture))
 
 
 def fits(side: int) -> bytes:

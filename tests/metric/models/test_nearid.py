@@ -23,10 +23,10 @@ CONFIG, PREPROCESSOR, WEIGHTS = "config.json", "preprocessor_config.json", "mode
 EXAMPLES = Path(__file__).parents[3] / "examples" / "images"
 
 
-def official(folder: Path, vision: dict[str, Any], prefix: str = "backbone.vision_model.") -> Any:
+def official(folder: Path, vision: dict[str, Any], prefix: str = "backbone.vision_model.", seed: int = 0) -> Any:
     """A checkpoint as NearID's authors publish it, and transformers' own model of it."""
     transformers = pytest.importorskip("transformers")
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     model = transformers.SiglipVisionModel(transformers.SiglipVisionConfig(**vision)).eval()
     with torch.no_grad():
         for parameter in model.parameters():
