@@ -57,9 +57,11 @@ def distance(a: Embedding, b: Embedding, name: str = "cls", *, joint_weight: flo
     Raises:
         ValueError: for an unknown name, lengths that do not fit, different models, or missing patches.
     """
-    if len(a) != len(b) and 1 not in (len(a), len(b)):
+    count_a = len(a)
+    count_b = len(b)
+    if count_a != count_b and 1 not in (count_a, count_b):
         raise ValueError(
-            f"cannot compare {len(a)} images with {len(b)} one by one: give equal numbers, or one image on one side; "
+            f"cannot compare {count_a} images with {count_b} one by one: give equal numbers, or one image on one side; "
             "for all pairs use pairwise"
         )
     return _distances(a, b, name, joint_weight, matrix=False)
@@ -72,7 +74,9 @@ def distance_matrix(
 
     Arguments, direction and errors as in `distance`.
     """
-    return _distances(a, a if b is None else b, name, joint_weight, matrix=True)
+    if b is None:
+        b = a
+    return _distances(a, b, name, joint_weight, matrix=True)
 
 
 def _distances(a: Embedding, b: Embedding, name: str, joint_weight: float, matrix: bool) -> Tensor:
@@ -89,12 +93,21 @@ def _distances(a: Embedding, b: Embedding, name: str, joint_weight: float, matri
     if name == "patch_pooled":
         return cosine(_pooled(a), _pooled(b))
     if name == "joint_pooled":
-        return cosine(a.cls, b.cls) + cosine(_pooled(a), _pooled(b))
+        of_cls = cosine(a.cls, b.cls)
+        of_pooled = cosine(_pooled(a), _pooled(b))
+        return of_cls + of_pooled
 
     from idmetric.metric.sinkhorn import IDSIM, RELEASE, sinkhorn
 
     annealing = RELEASE if name == "patch_biased" else IDSIM
-    transport = sinkhorn(_tokens(a), _tokens(b), a.weights, b.weights, matrix=matrix, annealing=annealing)
+    transport = sinkhorn(
+        _tokens(a),
+        _tokens(b),
+        a.weights,
+        b.weights,
+        matrix=matrix,
+        annealing=annealing,
+    )
     if name == "joint":
         return cosine(a.cls, b.cls) + joint_weight * transport
     return transport

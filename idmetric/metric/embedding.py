@@ -11,15 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from idmetric.metric.errors import NonFiniteError, RequestError
-from idmetric.metric.files import (
-    StrPath,
-    first_few,
-    parse_json,
-    refuse_irregular,
-    replacing,
-    save_sealed,
-    seal_problem,
-)
+from idmetric.metric.files import StrPath, first_few, parse_json, refuse_irregular, replacing, save_sealed, seal_problem
 from idmetric.metric.paths import is_embedding_file
 
 if TYPE_CHECKING:
@@ -39,8 +31,7 @@ class Embedding:
         grid: rows and columns of the patch grid, P = rows * columns; None without patches.
         weights: how much each patch belongs to the subject, shape (B, P), values >= 0, each row with a positive
             sum; None means every patch counts the same. A subject mask sets them.
-        model: which model made it (`Embedder.model_id`); embeddings of two models are never compared. Empty when
-            unknown, and then not checked.
+        model: which one made it (`Embedder.model_id`): two are never compared; empty when unknown, then not checked.
         names: of the images, such as their paths; None when unknown.
 
     Raises:
@@ -64,7 +55,8 @@ class Embedding:
             return
 
         shape = tuple(self.patches.shape)
-        tokens = shape[1] if self.grid is None else math.prod(self.grid)
+        grid = self.grid
+        tokens = shape[1] if grid is None else math.prod(grid)
         if len(shape) != 3 or shape[:2] != (batch, tokens):
             raise ValueError(f"Embedding.patches must have shape {(batch, tokens)} and channels, got {shape}")
         if self.weights is not None and self.weights.shape != (batch, tokens):
@@ -74,8 +66,11 @@ class Embedding:
         return self.cls.shape[0]
 
     def __repr__(self) -> str:
-        shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in self._tensors().items())
-        return f"Embedding({shapes}, {self.cls.dtype} on {self.cls.device}, model={self.model!r})"
+        shapes = []
+        for name, tensor in self._tensors().items():
+            shapes.append(f"{name} {tuple(tensor.shape)}")
+        kind = f"{self.cls.dtype} on {self.cls.device}"
+        return f"Embedding({', '.join(shapes)}, {kind}, model={self.model!r})"
 
     def __getitem__(self, index: int | slice | Sequence[int] | Tensor) -> Embedding:
         """Select images; an integer gives an Embedding of one image."""
@@ -83,7 +78,9 @@ class Embedding:
 
         if isinstance(index, int):
             index = [range(len(self))[index]]
-        rows = torch.arange(len(self))[index if isinstance(index, slice) else torch.as_tensor(index).cpu()]
+        if not isinstance(index, slice):
+            index = torch.as_tensor(index).cpu()
+        rows = torch.arange(len(self))[index]
         names = None if self.names is None else tuple(self.names[row] for row in rows.tolist())
         return replace(self._map(lambda tensor: tensor[rows.to(tensor.device)], names=None), names=names)
 
@@ -92,7 +89,7 @@ class Embedding:
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Embedding:
         """Move to a device or a floating dtype."""
-        return self._map(lambda tensor: tensor.to(device=device, dtype=dtype))
+        return self._map(lambda tensor: tensor.to(device, dtype))
 
     def cpu(self) -> Embedding:
         """Move to the CPU."""
@@ -104,7 +101,7 @@ class Embedding:
 
     def without_patches(self) -> Embedding:
         """The same global features alone."""
-        return Embedding(self.cls, model=self.model, names=self.names)
+        return replace(self, patches=None, grid=None, weights=None)
 
     def _tensors(self) -> dict[str, Tensor]:
         tensors = {"cls": self.cls, "patches": self.patches, "weights": self.weights}
@@ -120,14 +117,17 @@ class Embedding:
         """Which images (B,) have only finite features, neither NaN nor infinity."""
         import torch
 
-        of_tensors = [tensor.detach().isfinite().flatten(1).all(1) for tensor in self._tensors().values()]
+        of_tensors = []
+        for tensor in self._tensors().values():
+            of_tensors.append(tensor.detach().isfinite().flatten(1).all(1))
         return torch.stack(of_tensors).all(0)
 
     def check_finite(self, names: Sequence[str], dtype: torch.dtype) -> None:
         """Refuse features that are not finite: NonFiniteError, with the names of the images and the model's dtype."""
         rows = (~self.finite()).nonzero().flatten().tolist()
         if rows:
-            raise NonFiniteError(f"{shown([names[row] for row in rows])}: {reason(dtype)}", rows)
+            bad_names = shown([names[row] for row in rows])
+            raise NonFiniteError(f"{bad_names}: {reason(dtype)}", rows)
 
     def check_maker(self, model_id: str, patches: bool = False) -> None:
         """Refuse an Embedding of another model than the one with this `Embedder.model_id`: RequestError.
@@ -136,9 +136,8 @@ class Embedding:
             patches: also refuse one without patch tokens.
         """
         if not same_model(self.model, model_id):
-            raise RequestError(
-                f"the embedding was made by {self.model}, this metric is {model_id}: embed its images again"
-            )
+            problem = f"the embedding was made by {self.model}, this metric is {model_id}"
+            raise RequestError(f"{problem}: embed its images again")
         if patches and self.patches is None:
             raise RequestError("the embedding has no patches, which this distance compares: embed with patches=True")
 
@@ -158,9 +157,10 @@ class Embedding:
             "grid": json.dumps(self.grid),
             "names": json.dumps(self.names),
         }
-        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in self._tensors().items()}
+        on_cpu = self.detach().cpu()
+        contiguous = on_cpu._map(lambda tensor: tensor.contiguous())
         with replacing(Path(path)) as temporary:
-            save_sealed(tensors, temporary, header)
+            save_sealed(contiguous._tensors(), temporary, header)
 
     @classmethod
     def load(cls, path: StrPath) -> Embedding:
@@ -203,8 +203,9 @@ def _of_file(tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> Embedd
     )
     if not embedding.model or not len(embedding):
         raise ValueError("it does not name its model, or has no images")
-    if not all(tensor.is_floating_point() and is_finite(tensor) for tensor in tensors.values()):
-        raise ValueError("its numbers are not floating, or not finite")
+    for tensor in tensors.values():
+        if not tensor.is_floating_point() or not is_finite(tensor):
+            raise ValueError("its numbers are not floating, or not finite")
     if not embedding.cls.any(1).all():
         raise ValueError("one of its features is zero")
     weights = embedding.weights
@@ -250,10 +251,9 @@ def concatenate(embeddings: Sequence[Embedding]) -> Embedding:
     names: tuple[str, ...] | None = ()
     for part in embeddings:
         if (part.model, part.grid, part.patches is None) != (head.model, head.grid, head.patches is None):
-            raise ValueError(
-                f"embeddings differ in model or patch grid: {head.model or 'unknown'} {head.grid} and "
-                f"{part.model or 'unknown'} {part.grid}"
-            )
+            head_kind = f"{head.model or 'unknown'} {head.grid}"
+            kind = f"{part.model or 'unknown'} {part.grid}"
+            raise ValueError(f"embeddings differ in model or patch grid: {head_kind} and {kind}")
         tensors["cls"].append(part.cls)
         if part.patches is not None:
             uniform = part.patches.new_ones(part.patches.shape[:2])
@@ -267,8 +267,7 @@ def concatenate(embeddings: Sequence[Embedding]) -> Embedding:
     return replace(head, **joined, names=names)
 
 
-# Numbers that are not finite (NaN, infinity) are refused where they enter: they would scramble a ranking silently,
-# since NaN compares false with everything.
+# Numbers that are not finite are refused where they enter: NaN would scramble a ranking, as it compares false with all
 
 
 def is_finite(tensor: Tensor) -> bool:
@@ -279,7 +278,8 @@ def is_finite(tensor: Tensor) -> bool:
         return True
     if tensor.element_size() == 1:  # PyTorch has no sums of float8
         tensor = tensor.float()
-    total = tensor.detach().sum(dtype=torch.promote_types(tensor.dtype, torch.float32))
+    dtype = torch.promote_types(tensor.dtype, torch.float32)
+    total = tensor.detach().sum(dtype=dtype)
     return bool(total.isfinite()) or bool(tensor.isfinite().all())  # a sum of large numbers may overflow
 
 
@@ -288,8 +288,10 @@ def check_distances(distances: Tensor, dtype: torch.dtype | None = None, names: 
     if is_finite(distances):
         return
     is_bad = ~distances.detach().isfinite()
-    rows = is_bad.reshape(len(is_bad), -1).any(1).nonzero().flatten().tolist()
-    bad_names = shown([str(row) if names is None else names[row] for row in rows])
+    is_bad_row = is_bad.reshape(len(is_bad), -1).any(1)
+    rows = is_bad_row.nonzero().flatten().tolist()
+    labels: Sequence[object] = names or range(len(is_bad))
+    bad_names = shown([str(labels[row]) for row in rows])
     raise NonFiniteError(f"the distances of {bad_names} are not finite (NaN or infinite): {_fix(dtype)}", rows)
 
 

@@ -28,16 +28,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NoReturn, Union, get_a
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import (
-    ExifTags,
-    Image,
-    ImageColor,
-    ImageFile,
-    ImageOps,
-    PngImagePlugin,
-    TiffImagePlugin,
-    UnidentifiedImageError,
-)
+from PIL import Image, ImageColor, ImageFile, ImageOps, PngImagePlugin, TiffImagePlugin, UnidentifiedImageError
 
 from idmetric.metric import paths
 from idmetric.metric.errors import RequestError
@@ -75,6 +66,8 @@ IMAGE_FORMATS = tuple(_FORMATS.split())
 MAX_PIXELS = 178_956_970
 MAX_SIDE = 1_000_000  # Pillow takes 50 bytes for each pixel of a side while it resizes an image
 _MAX_TEXT = 2**24  # bytes of a compressed text in a PNG, such as a workflow
+_ORIENTATION = 0x0112  # the EXIF tag
+_TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)
 STORED = "stored_orientation"  # in a decoded image's `info`: the EXIF orientation that its file was stored in, or None
 SIZE = 96  # side of the small pictures in which copies of an image are found
 
@@ -140,7 +133,8 @@ def is_image_like(x: object) -> bool:
         return x.dtype.kind not in "OU"  # of paths
     if isinstance(x, Mapping):
         return "bytes" in x
-    kinds = (str, os.PathLike, bytes, bytearray, memoryview, Image.Image)
+    in_memory = (bytes, bytearray, memoryview, Image.Image)
+    kinds = (str, os.PathLike, *in_memory)
     return isinstance(x, kinds) or is_tensor(x) or hasattr(x, "read")
 
 
@@ -161,7 +155,7 @@ def split_images(images: ImageLike | Iterable[ImageLike]) -> list[ImageLike]:
     """
     if is_array(images) and images.ndim == 4:
         return list(images)
-    if isinstance(images, str | os.PathLike) and paths.names_several(images):
+    if paths.names_several(images):
         try:
             return list(paths.listed(images))
         except RequestError as error:
@@ -186,7 +180,8 @@ def describe(source: Any) -> str:
     if isinstance(source, str | os.PathLike):
         return os.fspath(source)[:1000] or "''"
     if is_array(source):
-        return f"<{type(source).__name__} of {source.dtype}, shape {tuple(source.shape)}>"
+        shape = tuple(source.shape)
+        return f"<{type(source).__name__} of {source.dtype}, shape {shape}>"
 
     name = getattr(source, "filename", "") or getattr(source, "name", "")
     if isinstance(name, str) and name:
@@ -258,10 +253,12 @@ def open_file(file: BinaryIO | StrPath) -> Image.Image:
     Image.preinit()  # PNG, JPEG and others; the modules of all formats take 25 ms to import
     with _refusing_damage():
         try:
-            return Image.open(file, formats=[name for name in IMAGE_FORMATS if name in Image.OPEN])
+            formats = [name for name in IMAGE_FORMATS if name in Image.OPEN]
+            return Image.open(file, formats=formats)
         except UnidentifiedImageError:
             Image.init()  # HEIF is there if its plugin was registered
-            return Image.open(file, formats=[name for name in IMAGE_FORMATS if name in Image.OPEN])
+            formats = [name for name in IMAGE_FORMATS if name in Image.OPEN]
+            return Image.open(file, formats=formats)
 
 
 _DECODING = threading.Lock()  # of PIL images in memory: two threads may hold one that is not decoded yet
@@ -401,7 +398,7 @@ def _decoded(image: Image.Image, name: str, upright: bool, is_file: bool = False
 def _exif_orientation(image: Image.Image, name: str) -> int | None:
     """1 to 8; None without one."""
     try:
-        value = image.getexif().get(ExifTags.Base.Orientation)
+        value = image.getexif().get(_ORIENTATION)
     except Exception:  # a damaged EXIF block must not lose a good image
         warnings.warn(f"{name} has an unreadable EXIF block: its orientation is not applied", stacklevel=6)
         return None
@@ -429,13 +426,15 @@ def _check_readable(image: Image.Image, name: str) -> None:
     if isinstance(image, TiffImagePlugin.TiffImageFile):
         tags = image.tag_v2
         is_thumbnail = bool(tags.get(_NEW_SUBFILE_TYPE, 0) & 1) and image.tell() == 0
-        if is_thumbnail or _DNG_VERSION in tags or name.lower().endswith(paths.RAW_ENDINGS):
+        is_raw = _DNG_VERSION in tags or name.lower().endswith(paths.RAW_ENDINGS)
+        if is_thumbnail or is_raw:
             raise ImageReadError("", "it is a camera raw file, or begins with a thumbnail: convert it to PNG or JPEG")
         bits = max(tags.get(TiffImagePlugin.BITSPERSAMPLE, (1,)))
         is_signed = 2 in tags.get(TiffImagePlugin.SAMPLEFORMAT, (1,))
         is_white_zero = tags.get(TiffImagePlugin.PHOTOMETRIC_INTERPRETATION, 0) == 0
         is_planar = tags.get(TiffImagePlugin.PLANAR_CONFIGURATION, 1) == 2
-        is_swapped = tags.prefix == TiffImagePlugin.MM and image.info.get("compression") != "raw"
+        compression = image.info.get("compression")
+        is_swapped = tags.prefix == TiffImagePlugin.MM and compression != "raw"
         has_dark_palette = image.mode == "P" and max(tags[TiffImagePlugin.COLORMAP]) < 256
         is_misread = is_planar or has_dark_palette or (is_signed and bits == 8)
         is_misread |= bits > 8 and (is_white_zero or is_swapped)
@@ -446,7 +445,7 @@ def _check_readable(image: Image.Image, name: str) -> None:
 
 def _refuse(error: Exception, name: str) -> NoReturn:
     """Raise an ImageReadError that explains an error; if files cannot be opened any more, the error itself."""
-    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+    if isinstance(error, OSError) and error.errno in _TOO_MANY_FILES:
         raise error
     if isinstance(error, ImageReadError):
         reason = error.reason
@@ -458,9 +457,8 @@ def _refuse(error: Exception, name: str) -> NoReturn:
             "pip install pillow-heif and, in Python, pillow_heif.register_heif_opener())"
         )
     else:
-        reason = (
-            f"it cannot be read, as it is damaged, cut short, closed or too large ({error or type(error).__name__})"
-        )
+        kind = type(error).__name__
+        reason = f"it cannot be read, as it is damaged, cut short, closed or too large ({error or kind})"
     raise ImageReadError(name, reason) from error
 
 
@@ -501,14 +499,16 @@ def channels_last(source: Tensor | Array) -> Array:
         x = x.numpy()
     if x.dtype.kind not in "biuf":
         raise ValueError(f"pixels of type {x.dtype} are not understood: use integers, or floats in [0, 1]")
-    dtype = np.float32 if x.dtype.kind == "f" else x.dtype.newbyteorder("=")
+    native = x.dtype.newbyteorder("=")
+    dtype = np.float32 if native.kind == "f" else native
     array: Array = x.astype(dtype)
     return array
 
 
 def image_of_pixels(pixels: Tensor) -> Image.Image:
     """Float pixels (3, H, W) in [0, 1] as an 8-bit image."""
-    array = (pixels.detach().clamp(0, 1) * 255).round().byte().permute(1, 2, 0).cpu().numpy()
+    scaled = pixels.detach().clamp(0, 1) * 255
+    array = scaled.round().byte().permute(1, 2, 0).cpu().numpy()
     return Image.fromarray(np.ascontiguousarray(array))
 
 
@@ -528,7 +528,8 @@ def image_of_array(source: Tensor | Array) -> Image.Image:
 
 def _scaled(array: Array) -> NDArray[np.uint8]:
     """16-bit values, rounded to 8 bits."""
-    return np.rint(array / np.float32(257)).astype(np.uint8)  # 65535 = 257 * 255
+    rounded = np.rint(array / np.float32(257))  # 65535 = 257 * 255
+    return rounded.astype(np.uint8)
 
 
 def _check_depth(highest: int) -> None:
@@ -576,10 +577,7 @@ def check_pixels(pixels: Tensor) -> None:
 
 
 def float_pixels(source: Tensor | Array, background: Color) -> Tensor:
-    """One float image as RGB (3, H, W) over the background; a tensor keeps its graph.
-
-    float64 tensors stay that, other floats become float32.
-    """
+    """One float image as RGB (3, H, W) over the background, with its graph; float64 tensors stay that, else float32."""
     import torch
 
     if not is_tensor(source):
@@ -624,7 +622,8 @@ def resize_antialiased(x: Tensor, size: Sides, interpolation: str) -> Tensor:
     if size[1] == 1 < size[0]:  # torch's CPU kernel gets one column wrong (seen in 2.15), but not one row
         return resize_antialiased(x.mT, (1, size[0]), interpolation).mT
     # CPUs lack the kernels for 16-bit floats, and MPS lacks them all in some versions of torch
-    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    wide = x.to(dtype)
     if x.device.type == "mps":
         wide = wide.cpu()
     resized = F.interpolate(wide, tuple(size), mode=interpolation, align_corners=False, antialias=True)
@@ -649,14 +648,15 @@ def average_to(cover: Tensor, size: Sides) -> Tensor:
     if cover.shape[-2:] == tuple(size):
         return cover
     narrow = _averaged_rows(cover, size[1])
-    return _averaged_rows(narrow.mT, size[0]).mT.contiguous().clamp(0, 1).to(cover.dtype)
+    small = _averaged_rows(narrow.mT, size[0]).mT.contiguous()
+    return small.clamp(0, 1).to(cover.dtype)
 
 
 def _averaged_rows(x: Tensor, count: int) -> Tensor:
     """Means over `count` equal stretches of the last axis, ends counted by the fraction they cover; in float64."""
     import torch
 
-    dtype = torch.float32 if x.device.type == "mps" else torch.float64
+    dtype = torch.float32 if x.is_mps else torch.float64
     length = x.shape[-1]
     edges = torch.arange(count + 1, dtype=dtype, device=x.device) * length / count
     last_pixel = edges.long().clamp(max=length - 1)
@@ -665,7 +665,8 @@ def _averaged_rows(x: Tensor, count: int) -> Tensor:
     means = []
     for rows in torch.split(x, 256, dim=-2):  # in parts, as sums take 8 bytes a pixel
         # the sum up to each edge: of whole pixels, less what of the last one lies beyond the edge
-        sums = rows.cumsum(-1, dtype=dtype)[..., last_pixel] + beyond * rows[..., last_pixel]
+        whole = rows.cumsum(-1, dtype=dtype)[..., last_pixel]
+        sums = whole + beyond * rows[..., last_pixel]
         means.append(sums.diff(dim=-1) * (count / length))
     return torch.cat(means, dim=-2)
 
@@ -704,7 +705,8 @@ class Fit:
             raise ValueError(f"crop_pct = {self.crop_pct}: a share from {_LEAST_SHARE} to 1 is needed")
 
     def __str__(self) -> str:
-        return f"{self.resize} {self.crop_pct:g}" if self.resize in CROPS else self.resize
+        has_share = self.resize in CROPS
+        return f"{self.resize} {self.crop_pct:g}" if has_share else self.resize
 
     def image(self, image: Image.Image, size: Sides, interpolation: str, border: Color) -> Image.Image:
         """An RGB image at `size` (height, width), resized by Pillow; `border` is the color of padding."""
@@ -718,13 +720,11 @@ class Fit:
         return framed
 
     def pixels(self, pixels: Tensor, size: Sides, interpolation: str, border: Color) -> Tensor:
-        """Pixels (B, 3, H, W) in [0, 1] at `size`, differentiably; at that size already they are returned as they are.
-
-        So pixels that were fitted once are not cropped again.
-        """
+        """Pixels (B, 3, H, W) in [0, 1] at `size`, differentiably; at that size they stay, so none is cropped twice."""
         if pixels.shape[-2:] == tuple(size):
             return resize_pixels(pixels, size, interpolation)
-        planned, corner = self.plan(pixels.shape[-2], pixels.shape[-1], size)
+        height, width = pixels.shape[-2:]
+        planned, corner = self.plan(height, width, size)
         resized = resize_pixels(pixels, planned, interpolation)
         if self.resize != "pad":
             return _window(resized, corner, size)
@@ -739,7 +739,8 @@ class Fit:
         """
         if floats and cover.shape[-2:] == tuple(size):
             return cover
-        planned, corner = self.plan(cover.shape[-2], cover.shape[-1], size)
+        height, width = cover.shape[-2:]
+        planned, corner = self.plan(height, width, size)
         return _window(average_to(cover, planned), corner, size)
 
     def plan(self, height: int, width: int, size: Sides) -> tuple[Sides, Sides]:
@@ -888,7 +889,8 @@ def picture_pixels(
         if is_tensor(picture):
             return fit.pixels(picture[None], target, interpolation, background)[0]
         image = fit.image(picture, target, interpolation, background)
-        return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous().float().div_(255)
+        array = torch.from_numpy(np.array(image))
+        return array.permute(2, 0, 1).contiguous().float().div_(255)
 
 
 def small_picture(picture: Image.Image) -> NDArray[np.uint8]:
@@ -896,4 +898,5 @@ def small_picture(picture: Image.Image) -> NDArray[np.uint8]:
 
     Averages to twice the size or more take a third of the time. Values of photos differ by 0.4 of 255 in the mean.
     """
-    return np.asarray(picture.resize((SIZE, SIZE), Image.Resampling.LANCZOS, reducing_gap=2.0))
+    small = picture.resize((SIZE, SIZE), RESAMPLE["lanczos"], reducing_gap=2.0)
+    return np.asarray(small)

@@ -109,8 +109,12 @@ def split_masks(masks: Masks, images: Sequence[Any]) -> list[MaskLike | None]:
 
     # a folder, perhaps with a label for all masks in it
     folder, mask_id = _without_label(masks)
-    if isinstance(folder, str | os.PathLike) and os.path.isdir(folder):
-        files = [os.fspath(image) for image in images if isinstance(image, str | os.PathLike)]
+    is_path = isinstance(folder, str | os.PathLike)
+    if is_path and os.path.isdir(folder):
+        files = []
+        for image in images:
+            if isinstance(image, str | os.PathLike):
+                files.append(os.fspath(image))
         if len(files) != len(images):
             raise ValueError(f"masks in the folder {os.fspath(folder)!r} are found by the images' paths: give files")
         mask_files = paths.masks_of(folder, files)
@@ -118,7 +122,9 @@ def split_masks(masks: Masks, images: Sequence[Any]) -> list[MaskLike | None]:
             raise ImageReadError(*paths.absent_mask(folder, files[mask_files.index(None)]))
         return [labeled(mask, mask_id) for mask in mask_files]
 
-    mask_list: list[Any] = list(masks) if _are_several(masks) else [masks]
+    mask_list: list[Any] = [masks]
+    if _are_several(masks):
+        mask_list = list(masks)
     if len(mask_list) != len(images):
         raise ValueError(
             f"{len(mask_list)} masks for {len(images)} images: give one for each (None where there is none)"
@@ -169,7 +175,8 @@ def read_mask(
         if image is not None:
             values = _turned_as(image, values, orientation, stored)
 
-    mask = torch.from_numpy(np.array(values, np.float32))
+    array = np.array(values, np.float32)
+    mask = torch.from_numpy(array)
     is_computed = isinstance(stored, Tensor) and is_float(stored)  # coverage, as this function returns it
     if image is not None and not is_computed:
         _warn_of_share(mask, stored)
@@ -178,7 +185,8 @@ def read_mask(
 
 def same_shape(a: Sides, b: Sides) -> bool:
     """Whether two sizes (height, width) are one shape scaled, each side of the smaller rounded by up to a pixel."""
-    return abs(a[0] * b[1] - a[1] * b[0]) <= max(sum(a), sum(b))
+    difference = abs(a[0] * b[1] - a[1] * b[0])
+    return difference <= max(sum(a), sum(b))
 
 
 # Encodings: coverage (H, W) in [0, 1], as bool or floats
@@ -220,7 +228,8 @@ def _of_transparent(image: Image.Image, mask_id: MaskId | None) -> Array:
     """The alpha of an RGBA image whose visible part is a picture, or has one color."""
     alpha = image.getchannel("A")
     visible = Image.new("RGBA", image.size)
-    visible.paste(image.convert("RGB"), mask=alpha.point(lambda value: 255 * bool(value)))
+    is_visible = alpha.point(lambda value: 255 * bool(value))
+    visible.paste(image.convert("RGB"), mask=is_visible)
     counts: Any = visible.getcolors(256) or []
     visible_colors = [color for _, color in counts if color[3]]
     if mask_id is not None or len(visible_colors) > 1:
@@ -237,11 +246,13 @@ def _of_colors(image: Image.Image, mask_id: MaskId | None) -> Array:
             "it holds more than 256 colors, as a photo or a lossy file does, which does not show the subject's: "
             "save it as a gray PNG, white = subject"
         )
-    colors = sorted(color for _, color in counts if any(color))
+    colors = [color for _, color in counts if any(color)]
+    colors.sort()
     is_gray = all(len(set(color)) == 1 for color in colors)
     if is_gray and not str(mask_id).startswith("#"):
         return _of_values(np.asarray(image.getchannel("R")), 255, mask_id)
-    is_subject: Array = (np.asarray(image) == _label(color_of, mask_id, colors, "colors")).all(-1)
+    label = _label(color_of, mask_id, colors, "colors")
+    is_subject: Array = (np.asarray(image) == label).all(-1)
     return is_subject
 
 
@@ -255,17 +266,20 @@ def _of_values(array: Array, full: int | None, mask_id: MaskId | None, kind: str
     low = int(array.min())
     if low < 0:
         raise ValueError(f"a mask holds no negative values, found {low}: use 0 for the background")
-    labels = [label for label in np.unique(array).tolist() if label]
+    values = np.unique(array).tolist()
+    labels = [value for value in values if value]
     if mask_id is None and not labels:
         return array.astype(np.bool_)
 
     # a few values, most of them below the maximum, are more likely objects, and the maximum marks unknown pixels
     if mask_id is None and len(labels) > 1 and labels[-1] == full:
-        has_many_at_maximum = 2 * np.count_nonzero(array == full) >= np.count_nonzero(array)
+        count_at_maximum = np.count_nonzero(array == full)
+        has_many_at_maximum = 2 * count_at_maximum >= np.count_nonzero(array)
         if len(labels) > _MOST_LABELS or has_many_at_maximum:
             shares: Array = array / np.float32(full)
             return shares
-    is_subject: Array = array == _label(number_of, mask_id, labels, kind)
+    label = _label(number_of, mask_id, labels, kind)
+    is_subject: Array = array == label
     return is_subject
 
 
@@ -273,7 +287,12 @@ def _label(parse: Callable[[MaskId], Any], mask_id: MaskId | None, labels: list[
     """The label that is asked for, which the mask must hold; without `mask_id` its only one."""
     if mask_id is None and len(labels) == 1:
         return labels[0]
-    names = [str(label) if isinstance(label, int) else "#{:02x}{:02x}{:02x}".format(*label) for label in labels[:8]]
+    names = []
+    for label in labels[:8]:
+        name = str(label)
+        if not isinstance(label, int):
+            name = "#{:02x}{:02x}{:02x}".format(*label)
+        names.append(name)
     listed = ", ".join(names) or "none, as it is empty"
     if mask_id is None:
         raise ValueError(
@@ -380,7 +399,9 @@ def cut_out(
         return picture, cover
 
     around = 255 - (cover * 255).round().byte()
-    picture.paste("white" if outside == "white" else "black", mask=Image.fromarray(around.numpy()))
+    paint = "white" if outside == "white" else "black"
+    around_mask = Image.fromarray(around.numpy())
+    picture.paste(paint, mask=around_mask)
     if outside == "crop":
         box = box_of(cover)
         cut = picture.crop(box)
@@ -445,16 +466,19 @@ def coverage(masks: Tensor, x: Tensor) -> Tensor:
     cover = masks
     if masks.ndim == 4 and masks.shape[1] == 1:
         cover = masks[:, 0]
-    if cover.ndim != 3 or len(cover) != len(x) or not cover.numel():
-        raise ValueError(f"masks must have shape ({len(x)}, h, w) or ({len(x)}, 1, h, w), got {tuple(masks.shape)}")
+    count = len(x)
+    if cover.ndim != 3 or len(cover) != count or not cover.numel():
+        raise ValueError(f"masks must have shape ({count}, h, w) or ({count}, 1, h, w), got {tuple(masks.shape)}")
     size = _size_of(x)
-    if not same_shape(_size_of(cover), size):
-        raise ValueError(f"masks of {_by(_size_of(cover))} pixels have another shape than images of {_by(size)}")
+    mask_size = _size_of(cover)
+    if not same_shape(mask_size, size):
+        raise ValueError(f"masks of {_by(mask_size)} pixels have another shape than images of {_by(size)}")
 
     cover = cover.to(x.device, x.dtype)
     if not torch.compiler.is_compiling():  # looking at values would break the graph
         check_pixels(cover)
-        empty = (cover.detach().amax((1, 2)) <= 0).nonzero().flatten().tolist()
+        is_empty = cover.detach().amax((1, 2)) <= 0
+        empty = is_empty.nonzero().flatten().tolist()
         if empty:
             raise ValueError(f"the masks of images {empty} are empty: leave these images out, or give others")
     return average_to(cover, size)

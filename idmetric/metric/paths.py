@@ -59,7 +59,9 @@ def is_image(path: StrPath) -> bool:
 
 def is_embedding_file(source: object) -> TypeGuard[StrPath]:
     """Whether this is the path of a file of `Embedding.save`, by its ending."""
-    return isinstance(source, str | os.PathLike) and os.fspath(source).lower().endswith(".idm")
+    if not isinstance(source, str | os.PathLike):
+        return False
+    return os.fspath(source).lower().endswith(".idm")
 
 
 def is_hidden(name: str) -> bool:
@@ -139,11 +141,12 @@ def images_below(folder: Path) -> list[Path]:
 # Folders and patterns as lists of images
 
 
-def names_several(source: Any) -> bool:
+def names_several(source: Any) -> TypeGuard[StrPath]:
     """Whether this is a folder or a pattern, and so a list of images."""
     if not isinstance(source, str | os.PathLike):
         return False
-    return os.path.isdir(source) or _is_pattern(os.fspath(source))
+    path = os.fspath(source)
+    return os.path.isdir(path) or _is_pattern(path)
 
 
 def listed(source: StrPath) -> list[str]:
@@ -166,7 +169,8 @@ def listed(source: StrPath) -> list[str]:
             elif match != path:
                 files.append(match)
     except OSError as error:
-        raise RequestError(f"the folder cannot be listed: {error.strerror}", str(error.filename or path)) from error
+        folder = str(error.filename or path)
+        raise RequestError(f"the folder cannot be listed: {error.strerror}", folder) from error
 
     if not files:
         endings = " ".join(IMAGE_ENDINGS)
@@ -190,14 +194,18 @@ def matches(pattern: str) -> list[str]:
         return []
     base = pattern_folder(pattern)
     matched = []
-    for match in glob.glob(glob.escape(base) + pattern[len(base) :], recursive=True):
-        if not any(map(is_hidden, Path(match[len(base) :]).parts)):
+    below = pattern[len(base) :]
+    for match in glob.glob(glob.escape(base) + below, recursive=True):
+        names_below = Path(match[len(base) :]).parts
+        if not any(map(is_hidden, names_below)):
             matched.append(match)
     return sorted(matched, key=natural)
 
 
 def _is_pattern(path: str) -> bool:
-    return glob.has_magic(path) and not is_address(path) and not os.path.lexists(path)
+    if not glob.has_magic(path) or is_address(path):
+        return False
+    return not os.path.lexists(path)
 
 
 def pattern_folder(pattern: str) -> str:
@@ -217,9 +225,11 @@ def check_partners(a: Any, b: Any) -> None:
         return
     names_a = _stems(a)
     names_b = _stems(b)
-    if names_a != names_b and 1 not in (len(names_a), len(names_b)):
+    count_a = len(names_a)
+    count_b = len(names_b)
+    if names_a != names_b and 1 not in (count_a, count_b):
         raise ValueError(
-            f"{os.fspath(a)!r} ({len(names_a)} images) and {os.fspath(b)!r} ({len(names_b)}) are compared image by "
+            f"{os.fspath(a)!r} ({count_a} images) and {os.fspath(b)!r} ({count_b}) are compared image by "
             "image, but their images have different names: pairwise() compares all with all; give two lists to choose "
             "pairs"
         )
@@ -240,7 +250,8 @@ def mask_of(folder: StrPath, image: str) -> str | None:
     exists, with any ending of images. Of several in one folder, 04.jpg.png comes before others. RequestError for
     two that are as good.
     """
-    *above, name = Path(os.path.abspath(image)).parts[1:]
+    parts = Path(os.path.abspath(image)).parts
+    *above, name = parts[1:]
     stem, _ = os.path.splitext(name)
 
     # the longest end of the image's path first
@@ -248,10 +259,14 @@ def mask_of(folder: StrPath, image: str) -> str | None:
         mask_folder = os.path.join(folder, *above[start:])
         if not os.path.isdir(mask_folder):
             continue
-        names_of_stems = _images_by_stem(os.path.abspath(mask_folder), os.stat(mask_folder).st_mtime_ns)
+        changed = os.stat(mask_folder).st_mtime_ns
+        names_of_stems = _images_by_stem(os.path.abspath(mask_folder), changed)
         for mask_stem in (name, stem):
-            masks = [os.path.join(mask_folder, mask_name) for mask_name in names_of_stems.get(mask_stem, [])]
-            masks = [mask for mask in masks if not is_same_file(mask, image)]  # the folder may hold the images too
+            masks = []
+            for mask_name in names_of_stems.get(mask_stem, []):
+                mask = os.path.join(mask_folder, mask_name)
+                if not is_same_file(mask, image):  # the folder may hold the images too
+                    masks.append(mask)
             if len(masks) > 1:
                 reason = f"both {masks[0]} and {masks[1]} may be its mask: keep one of them"
                 raise RequestError(reason, image)
@@ -295,8 +310,11 @@ def masks_of(folder: StrPath, images: Iterable[str]) -> list[str | None]:
 
 def claim(taken: dict[str, str], image: str, mask: str, folder: StrPath) -> None:
     """Note in `taken` that an image has this mask; RequestError if another image has it."""
-    owner = taken.setdefault(os.path.realpath(mask), image)
+    real_mask = os.path.realpath(mask)
+    owner = taken.setdefault(real_mask, image)
     if owner == image or is_same_file(owner, image):
         return
-    folders = f"{folder}/{Path(owner).parent.name} and {folder}/{Path(image).parent.name}"
+    owner_folder = Path(owner).parent.name
+    image_folder = Path(image).parent.name
+    folders = f"{folder}/{owner_folder} and {folder}/{image_folder}"
     raise RequestError(f"it would be the mask of both {owner} and {image}: put their masks into {folders}", mask)

@@ -48,8 +48,10 @@ class Annealing(NamedTuple):
         """The values of eps, of which the first and, if the steps end there, the last come twice."""
         log_start = 2 * math.log(diameter)
         log_ratio = 2 * math.log(self.scaling)
-        steps = math.ceil((2 * math.log(self.blur) - log_start) / log_ratio)
-        falling = [math.exp(log_start + step * log_ratio) for step in range(steps)]
+        log_end = 2 * math.log(self.blur)
+        steps = math.ceil((log_end - log_start) / log_ratio)
+        log_values = [log_start + step * log_ratio for step in range(steps)]
+        falling = [math.exp(log_value) for log_value in log_values]
         return [diameter**2, *falling, self.blur**2]
 
 
@@ -81,21 +83,26 @@ def sinkhorn(
     """
     if annealing.debias and annealing.diameter is None:
         raise ValueError("only values with one diameter can be debiased")
-    if not matrix and len(a) != len(b) and 1 not in (len(a), len(b)):
+    count_a = len(a)
+    count_b = len(b)
+    if not matrix and count_a != count_b and 1 not in (count_a, count_b):
         raise ValueError(f"a and b need equal batches or one of 1, got {tuple(a.shape)} and {tuple(b.shape)}")
     inputs = (a, b, weights_a, weights_b)
     with torch.autocast(a.device.type, enabled=False):
-        has_graph = torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in inputs)
-        x, u = _normalized(a, b, weights_a, check=not has_graph)
-        y, v = _normalized(b, a, weights_b, check=not has_graph)
-        images_a = torch.arange(len(a), device=a.device)
-        images_b = torch.arange(len(b), device=a.device)
+        requires_grad = any(tensor is not None and tensor.requires_grad for tensor in inputs)
+        has_graph = torch.is_grad_enabled() and requires_grad
+        check = not has_graph
+        x, u = _normalized(a, b, weights_a, check)
+        y, v = _normalized(b, a, weights_b, check)
+
+        images_a = torch.arange(count_a, device=a.device)
+        images_b = torch.arange(count_b, device=a.device)
         if matrix:
-            shape = torch.Size([len(a), len(b)])
+            shape = torch.Size([count_a, count_b])
             rows = images_a[:, None].expand(shape).flatten()
             columns = images_b.expand(shape).flatten()
         else:
-            shape = torch.Size([len(b) if len(a) == 1 else len(a)])
+            shape = torch.Size([count_b if count_a == 1 else count_a])
             rows = images_a.expand(shape)
             columns = images_b.expand(shape)
         if annealing.debias:
@@ -107,19 +114,28 @@ def sinkhorn(
             if annealing.debias:  # before the sums, whose difference would keep few digits
                 f = f - self_f[rows]
                 g = g - self_g[columns]
-            return (u[rows] * f).sum(1) + (v[columns] * g).sum(1)
+            of_rows = (u[rows] * f).sum(1)
+            of_columns = (v[columns] * g).sum(1)
+            return of_rows + of_columns
 
-        size = max(1, len(rows)) if has_graph else _chunk_size(x, y)  # with a graph one node sums all gradients
-        chunks = zip(torch.split(rows, size), torch.split(columns, size), strict=True)
-        return torch.cat([transport(*chunk) for chunk in chunks]).view(shape)
+        size = _chunk_size(x, y)
+        if has_graph:  # one node sums all gradients
+            size = max(1, len(rows))
+        row_chunks = torch.split(rows, size)
+        column_chunks = torch.split(columns, size)
+        distances = [transport(*chunk) for chunk in zip(row_chunks, column_chunks, strict=True)]
+        return torch.cat(distances).view(shape)
 
 
-def _normalized(x: Tensor, other: Tensor, weights: Tensor | None, check: bool) -> tuple[Tensor, Tensor]:
+def _normalized(x: Tensor, partner: Tensor, weights: Tensor | None, check: bool) -> tuple[Tensor, Tensor]:
     """Tokens (N, P, D) in a type of both sides, zero where the weight is, and weights (N, P) that sum to 1."""
-    if x.ndim != 3 or not x.shape[1] or x.shape[2] != other.shape[-1]:
-        raise ValueError(f"need (images, tokens >= 1, same channels), got {tuple(x.shape)} and {tuple(other.shape)}")
-    dtype = torch.promote_types(x.dtype, other.dtype)
-    x = x.to(torch.promote_types(dtype, torch.float32))
+    shape = tuple(x.shape)
+    partner_shape = tuple(partner.shape)
+    if x.ndim != 3 or not shape[1] or shape[2] != partner_shape[-1]:
+        raise ValueError(f"need (images, tokens >= 1, same channels), got {shape} and {partner_shape}")
+    dtype = torch.promote_types(x.dtype, partner.dtype)
+    dtype = torch.promote_types(dtype, torch.float32)
+    x = x.to(dtype)
     if weights is None:
         return x, x.new_full(x.shape[:2], 1 / x.shape[1])
 
@@ -139,7 +155,8 @@ def _chunk_size(x: Tensor, y: Tensor) -> int:
     costs = x.shape[1] * y.shape[1]
     numbers = (x.shape[1] + y.shape[1]) * x.shape[2]
     most_costs = _CACHED * torch.get_num_threads() if x.is_cpu else MAX_ELEMENTS
-    return max(1, min(most_costs // costs, MAX_ELEMENTS // max(costs, numbers)))
+    most_pairs = MAX_ELEMENTS // max(costs, numbers)
+    return max(1, min(most_costs // costs, most_pairs))
 
 
 def _potentials(
@@ -147,16 +164,20 @@ def _potentials(
 ) -> tuple[Tensor, Tensor]:
     """Potentials (K, P) and (K, Q) of the pairs x[rows], y[columns], with the gradient of the last update."""
     size = 1 if annealing.diameter is None else _chunk_size(x, y)
+    row_chunks = torch.split(rows, size)
+    column_chunks = torch.split(columns, size)
+    is_self = x is y and rows is columns
     solved = []
     with torch.no_grad():
-        for some_rows, some_columns in zip(torch.split(rows, size), torch.split(columns, size), strict=True):
+        for some_rows, some_columns in zip(row_chunks, column_chunks, strict=True):
             kernel = _kernel(x[some_rows], y[some_columns])
             diameter = annealing.diameter
             if diameter is None:
                 diameter = _diameter(x[some_rows], u[some_rows], y[some_columns], v[some_columns])
             log_u = u[some_rows].log()
             log_v = v[some_columns].log()
-            solved.append(_solved(kernel, log_u, log_v, annealing.schedule(diameter), x is y and rows is columns))
+            schedule = annealing.schedule(diameter)
+            solved.append(_solved(kernel, log_u, log_v, schedule, is_self))
     f, g, h_u, h_v = map(torch.cat, zip(*solved, strict=True))
     eps = annealing.blur**2
     f = _LastUpdate.apply(x, y, f, h_v, rows, columns, eps)
@@ -177,7 +198,8 @@ def _kernel(x: Tensor, y: Tensor) -> Tensor:
     """Minus the costs (K, P, Q) of tokens (K, P, D) and (K, Q, D)."""
     halves_x = x.square().sum(2, keepdim=True) / 2
     halves_y = y.square().sum(2).unsqueeze(1) / 2
-    return product(x, y.mT).sub_(halves_x).sub_(halves_y)
+    products = product(x, y.mT)
+    return products.sub_(halves_x).sub_(halves_y)
 
 
 def _solved(
@@ -191,21 +213,28 @@ def _solved(
     def softmin(h: Tensor, eps: float, dim: int) -> Tensor:
         torch.add(h, kernel, alpha=1 / eps, out=buffer)
         peak = buffer.amax(dim, keepdim=True)
-        sums = buffer.sub_(peak).clamp_min_(_FLOOR).exp_().sum(dim, keepdim=True)
+        buffer.sub_(peak).clamp_min_(_FLOOR).exp_()
+        sums = buffer.sum(dim, keepdim=True)
         return -eps * (sums.log() + peak)
 
     def update(f: Tensor, g: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         new_f = softmin(log_v + g / eps, eps, 2)
-        new_g = new_f.mT if is_self else softmin(log_u + f / eps, eps, 1)
+        if is_self:
+            return new_f, new_f.mT
+        new_g = softmin(log_u + f / eps, eps, 1)
         return new_f, new_g
 
-    f, g = update(torch.zeros_like(log_u), torch.zeros_like(log_v), schedule[0])
+    f = torch.zeros_like(log_u)
+    g = torch.zeros_like(log_v)
+    f, g = update(f, g, schedule[0])
     for eps in schedule:
         new_f, new_g = update(f, g, eps)
         f = (f + new_f) / 2
         g = (g + new_g) / 2
     last_f, last_g = update(f, g, eps)
-    return last_f.squeeze(2), last_g.squeeze(1), (log_u + f / eps).squeeze(2), (log_v + g / eps).squeeze(1)
+    h_u = (log_u + f / eps).squeeze(2)
+    h_v = (log_v + g / eps).squeeze(1)
+    return last_f.squeeze(2), last_g.squeeze(1), h_u, h_v
 
 
 class _LastUpdate(torch.autograd.Function):
@@ -230,9 +259,12 @@ class _LastUpdate(torch.autograd.Function):
         grad_x = torch.zeros_like(x)
         size = _chunk_size(x, y)
         with torch.autocast(x.device.type, enabled=False):
-            parts = [torch.split(tensor, size) for tensor in (*of_pairs, grad_f)]
+            of_pairs.append(grad_f)
+            parts = [torch.split(tensor, size) for tensor in of_pairs]
             for h, rows, columns, grad in zip(*parts, strict=True):
-                logits = _kernel(x[rows], y[columns]) / ctx.eps + h.unsqueeze(1)
-                slope = x[rows] - product(logits.softmax(2), y[columns])
+                logits = _kernel(x[rows], y[columns])
+                logits = logits / ctx.eps + h.unsqueeze(1)
+                transported = product(logits.softmax(2), y[columns])
+                slope = x[rows] - transported
                 grad_x.index_add_(0, rows, slope * grad.unsqueeze(2))
         return grad_x, None, None, None, None, None, None

@@ -80,8 +80,9 @@ def _laid_out(name: str, options: Mapping[str, Any]) -> nn.Module | None:
             module.init_non_persistent_buffers()  # type: ignore[operator]  # timm's
         computed += [module._buffers[key] for key in module._non_persistent_buffers_set]
         computed += vars(module).values()
-    if any(isinstance(value, Tensor) and value.is_meta for value in computed):
-        return None
+    for value in computed:
+        if isinstance(value, Tensor) and value.is_meta:
+            return None
     return model
 
 
@@ -135,7 +136,8 @@ def fitted(state: Mapping[str, Tensor], model: nn.Module, name: str, weights: St
     tensors = dict(state)
     if "dinov3" in architecture:
         if not _biases(tensors):
-            tensors |= {key: torch.zeros(expected[key].shape) for key in _biases(expected)}
+            for key in _biases(expected):
+                tensors[key] = torch.zeros(expected[key].shape)
         for key in _biases(tensors):
             if key not in expected and not tensors[key].any():
                 del tensors[key]
@@ -152,7 +154,9 @@ def fitted(state: Mapping[str, Tensor], model: nn.Module, name: str, weights: St
     if isinstance(classifiers, str):
         classifiers = (classifiers,)
     heads = tuple(f"{classifier.rpartition('.')[0] or classifier}." for classifier in classifiers)
-    tensors = {key: value for key, value in tensors.items() if key in expected or not key.startswith(heads)}
+    for key in list(tensors):
+        if key not in expected and key.startswith(heads):
+            del tensors[key]
 
     # files of older versions of torch lack the counts, which no score depends on
     for key, value in expected.items():
@@ -190,7 +194,8 @@ def resample_positions(table: Tensor, grid: tuple[int, int], offset: float = 0.0
         resampled = F.interpolate(square, scale_factor=scales, mode="bicubic")
     else:
         resampled = F.interpolate(square, grid, mode="bicubic")
-    return torch.cat([class_position, resampled.flatten(2).mT], 1).to(table.dtype)
+    positions = torch.cat([class_position, resampled.flatten(2).mT], 1)
+    return positions.to(table.dtype)
 
 
 # DINOv3
@@ -253,7 +258,9 @@ def last_tokens(model: Any, x: Tensor) -> Features:
     if x.device.type == "cpu":
         x = x.contiguous(memory_format=torch.channels_last)  # which makes convolutions on a CPU faster
     [features] = model.forward_intermediates(x, indices=1, norm=False, output_fmt="NCHW", intermediates_only=True)
-    return features.mean((2, 3)), features.flatten(2).mT, tuple(features.shape[2:])
+    tokens = features.flatten(2).mT
+    grid = tuple(features.shape[2:])
+    return features.mean((2, 3)), tokens, grid
 
 
 def final_tokens(model: Any, x: Tensor, pool: Pool = "auto") -> Features:

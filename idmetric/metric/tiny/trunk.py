@@ -52,7 +52,8 @@ class LiteTrunk(nn.Module):
             channels = int(base_channels * width + 4) // 8 * 8  # the nearest multiple of 8
             if count > 1:
                 count = math.ceil(count * depth)
-            stage = nn.Sequential(_Block(in_channels, channels, kernel_size, stride, expansion))
+            block = _Block(in_channels, channels, kernel_size, stride, expansion)
+            stage = nn.Sequential(block)
             for _ in range(count - 1):
                 stage.append(_Block(channels, channels, kernel_size, 1, expansion))
             self.blocks.append(stage)
@@ -98,13 +99,14 @@ def joined_tokens(maps: Sequence[Tensor]) -> tuple[Tensor, tuple[int, int]]:
     centered, unit-length vectors of each place are joined.
     """
     rows, columns = maps[0].shape[-2:]
+    grid = (rows, columns)
     tokens = []
     for feature_map in maps:
-        resized = F.interpolate(feature_map, (rows, columns), mode="bilinear", align_corners=False)
+        resized = F.interpolate(feature_map, grid, mode="bilinear", align_corners=False)
         vectors = resized.flatten(2).mT
         centered = vectors - vectors.mean(-1, keepdim=True)
         tokens.append(F.normalize(centered, dim=-1))
-    return torch.cat(tokens, -1), (rows, columns)
+    return torch.cat(tokens, -1), grid
 
 
 class _Block(nn.Module):
@@ -118,7 +120,13 @@ class _Block(nn.Module):
         inner_channels = in_channels * expansion
         self.expands = expansion > 1
         self.has_skip = stride == 1 and in_channels == out_channels
-        self.conv_dw = _SameConv2d(inner_channels, inner_channels, kernel_size, stride, groups=inner_channels)
+        self.conv_dw = _SameConv2d(
+            inner_channels,
+            inner_channels,
+            kernel_size,
+            stride,
+            groups=inner_channels,
+        )
         if self.expands:
             self.conv_pw = _SameConv2d(in_channels, inner_channels, 1)
             self.conv_pwl = _SameConv2d(inner_channels, out_channels, 1)
@@ -130,7 +138,8 @@ class _Block(nn.Module):
         if self.expands:
             y = F.relu6(self.conv_pw(y), inplace=True)
         y = F.relu6(self.conv_dw(y), inplace=True)
-        y = self.conv_pwl(y) if self.expands else self.conv_pw(y)
+        project = self.conv_pwl if self.expands else self.conv_pw
+        y = project(y)
         return x + y if self.has_skip else y
 
 
@@ -146,9 +155,13 @@ class _SameConv2d(nn.Conv2d):
 
     def reset_parameters(self) -> None:
         """Random weights as large as those that timm draws."""
-        if self.weight.is_meta:  # they are loaded
+        weight = self.weight
+        if weight.is_meta:  # they are loaded
             return
-        nn.init.kaiming_uniform_(self.weight, mode="fan_out" if self.groups == 1 else "fan_in", nonlinearity="relu")
+        if self.groups == 1:
+            nn.init.kaiming_uniform_(weight, mode="fan_out", nonlinearity="relu")
+        else:
+            nn.init.kaiming_uniform_(weight, mode="fan_in", nonlinearity="relu")
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
@@ -160,5 +173,12 @@ class _SameConv2d(nn.Conv2d):
         extra_columns = 1 - width % 2
         half = self.kernel_size[0] // 2
         padding = (half + extra_rows, half + extra_columns)
-        y = F.conv2d(x, self.weight, self.bias, self.stride, padding, groups=self.groups)
+        y = F.conv2d(
+            x,
+            self.weight,
+            self.bias,
+            self.stride,
+            padding,
+            groups=self.groups,
+        )
         return y[:, :, extra_rows:, extra_columns:]

@@ -85,9 +85,13 @@ class VisIDConfig:
         """
         from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
 
-        low, high = self.min_pixels, self.max_pixels
-        rows, columns = smart_resize(height, width, STEP, low, high)  # raises above `MOST_RATIO`
-        if self.prompt_style == "vlm2vec" and min(height, width) < STEP and low <= 4 * STEP**2 <= high:
+        low = self.min_pixels
+        high = self.max_pixels
+        sides = smart_resize(height, width, STEP, low, high)  # raises above `MOST_RATIO`
+        rows, columns = sides
+        is_narrow = min(height, width) < STEP
+        can_be_smallest = self.prompt_style == "vlm2vec" and low <= 4 * STEP**2 <= high
+        if is_narrow and can_be_smallest:
             return 2 * STEP, 2 * STEP
         if rows * columns > high:  # the processor goes beyond narrow limits
             if rows > columns:

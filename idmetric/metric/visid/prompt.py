@@ -29,7 +29,8 @@ class PromptInput(NamedTuple):
         """Rows and columns of the image's tokens."""
         if self.pixels is None:
             return 0, 0
-        return self.pixels.shape[1] // STEP, self.pixels.shape[2] // STEP
+        _, height, width = self.pixels.shape
+        return height // STEP, width // STEP
 
 
 def prompt_tokens(item: PromptInput, settings: VisIDConfig, tokenizer: Any) -> list[int]:
@@ -62,7 +63,8 @@ def prompt_tokens(item: PromptInput, settings: VisIDConfig, tokenizer: Any) -> l
     if excess > 0:
         tail: list[int] = tokenizer(after, add_special_tokens=False)["input_ids"]
         ids = ids[: max(0, limit - len(tail))] + tail
-        if ids.count(tokenizer.convert_tokens_to_ids(IMAGE)) < rows * columns:
+        image_token = tokenizer.convert_tokens_to_ids(IMAGE)
+        if ids.count(image_token) < rows * columns:
             raise ValueError(f"max_length={limit} tokens do not hold an image of {rows * columns}: raise it")
         warnings.warn(f"a text was cut by {excess} tokens to fit max_length={limit}", UserWarning, stacklevel=3)
     return ids
@@ -76,7 +78,9 @@ def vision_positions(ids: Tensor, grid: tuple[int, int], image_token: int) -> Te
     rows, columns = grid
     start = int((ids == image_token).nonzero()[0])
     end = start + rows * columns
-    row, column = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
+    row_numbers = torch.arange(rows)
+    column_numbers = torch.arange(columns)
+    row, column = torch.meshgrid(row_numbers, column_numbers, indexing="ij")
 
     positions = torch.arange(len(ids)).repeat(3, 1)
     positions[0, start:end] = start
@@ -93,7 +97,9 @@ def patchify(pixels: Tensor) -> Tensor:
     """
     half = STEP // 2
     _, height, width = pixels.shape
-    split = pixels.view(3, height // STEP, 2, half, width // STEP, 2, half)
+    rows = height // STEP
+    columns = width // STEP
+    split = pixels.view(3, rows, 2, half, columns, 2, half)
     patches = split.permute(1, 4, 2, 5, 0, 3, 6)  # row and column of tokens, of patches in a token; color, pixels
     frames = torch.stack([patches, patches], 5)
     return frames.flatten(4).flatten(0, 3)

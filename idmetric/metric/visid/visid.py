@@ -105,7 +105,8 @@ class VisIDEmbed(Embedder):
             token=token,
             local_files_only=local_files_only,
         )
-        kind = checkpoint.read_json(checkpoint.file_of(folder, checkpoint.CONFIG)).get("model_type")
+        config_file = checkpoint.file_of(folder, checkpoint.CONFIG)
+        kind = checkpoint.read_json(config_file).get("model_type")
         if kind not in list(CLASSES):
             raise CheckpointError(
                 f"{name!r} holds a model of type {kind!r}, not {' or '.join(CLASSES)}: use idmetric.load"
@@ -144,7 +145,8 @@ class VisIDEmbed(Embedder):
         self.processor = processor
         self.tokenizer = open_processor("AutoTokenizer", folder)
         self._image_token = int(self.tokenizer.convert_tokens_to_ids(IMAGE))
-        self._control_tokens = [token for token in self.tokenizer.get_added_vocab() if token.startswith("<|")]
+        added_tokens = self.tokenizer.get_added_vocab()
+        self._control_tokens = [token for token in added_tokens if token.startswith("<|")]
         self._finish(device, None)
 
     # Pixels and words in, embedding out
@@ -157,8 +159,10 @@ class VisIDEmbed(Embedder):
     @property
     def label(self) -> str:
         """See `Embedder.label`: prompt style, positions, and a digest of all settings."""
-        digest = hashlib.sha256(json.dumps(self.config(), sort_keys=True).encode()).hexdigest()[:6]
-        return f"{super().label}[{self.settings.prompt_style},{self.positions},{digest}]"
+        settings = json.dumps(self.config(), sort_keys=True)
+        digest = hashlib.sha256(settings.encode()).hexdigest()[:6]
+        style = self.settings.prompt_style
+        return f"{super().label}[{style},{self.positions},{digest}]"
 
     @property
     def positions(self) -> str:
@@ -171,7 +175,9 @@ class VisIDEmbed(Embedder):
 
     def embed_pixels(self, pixels: Tensor) -> Embedding:
         """Embed pixels (B, 3, h, w) at their final size under the default instruction."""
-        return self.embed_prepared([PromptInput(self.settings.instruction, image) for image in pixels])
+        instruction = self.settings.instruction
+        items = [PromptInput(instruction, image) for image in pixels]
+        return self.embed_prepared(items)
 
     def embed(  # type: ignore[override]  # texts and an instruction in place of words
         self,
@@ -239,7 +245,8 @@ class VisIDEmbed(Embedder):
         words = []
         for image, text in zip(images, texts, strict=True):
             asked = self._default_instruction(image) if instruction is None else instruction
-            words.append(self.settings.joiner.join(part for part in (asked, text) if part))
+            parts = [part for part in (asked, text) if part]
+            words.append(self.settings.joiner.join(parts))
         return words
 
     def _default_instruction(self, image: Any) -> str:
@@ -272,6 +279,7 @@ class VisIDEmbed(Embedder):
 
     def embed_prepared(self, batch: Sequence[PromptInput], patches: bool = True) -> Embedding:
         """See `Embedder.embed_prepared`; a batch with a text alone has no patches."""
+        count = len(batch)
         inputs = self._inputs(batch)
         hidden = self.backbone(**inputs, use_cache=False).last_hidden_state
 
@@ -280,7 +288,7 @@ class VisIDEmbed(Embedder):
             weight = attended[..., None]
             pooled = (at_least_float32(hidden) * weight).sum(1) / weight.sum(1)
         else:
-            rows = torch.arange(len(batch), device=self.device)
+            rows = torch.arange(count, device=self.device)
             last_columns = attended.sum(1) - 1
             pooled = at_least_float32(hidden[rows, last_columns])
         features = F.normalize(pooled, dim=-1)
@@ -289,16 +297,18 @@ class VisIDEmbed(Embedder):
 
         # hidden states at the image's tokens, as many as the largest image has; those that are not filled weigh 0
         most = self.settings.max_pixels // STEP**2
-        tokens = features.new_zeros(len(batch), most, features.shape[-1])
-        weights = features.new_zeros(len(batch), most)
+        tokens = features.new_zeros(count, most, features.shape[-1])
+        weights = features.new_zeros(count, most)
         is_image_token = inputs["input_ids"] == self._image_token
         for row, item in enumerate(batch):
             states = at_least_float32(hidden[row, is_image_token[row]])
-            tokens[row, : len(states)] = F.normalize(states, dim=-1)
-            weights[row, : len(states)] = 1
+            length = len(states)
+            tokens[row, :length] = F.normalize(states, dim=-1)
+            weights[row, :length] = 1
             if item.cover is not None:
                 cover = item.cover[None, None].to(weights)
-                weights[row, : len(states)] = F.avg_pool2d(cover, STEP).flatten()
+                shares = F.avg_pool2d(cover, STEP)
+                weights[row, :length] = shares.flatten()
         return Embedding(features, tokens, None, weights, self._maker())
 
     def _inputs(self, items: Sequence[PromptInput]) -> dict[str, Tensor]:
@@ -310,8 +320,9 @@ class VisIDEmbed(Embedder):
             if item.pixels is not None:
                 if self.positions == "vision":
                     position = vision_positions(token_ids, item.grid, self._image_token)
-                pixels = self.normalize(place(item.pixels, self.device))
-                patches.append(patchify(pixels.to(self.dtype)))
+                pixels = place(item.pixels, self.device)
+                normalized = self.normalize(pixels)
+                patches.append(patchify(normalized.to(self.dtype)))
                 rows, columns = item.grid
                 grids.append((1, 2 * rows, 2 * columns))
             ids.append(token_ids)
@@ -336,7 +347,8 @@ class VisIDEmbed(Embedder):
 
     def check_limits(self) -> None:
         """Refuse a max_length that does not hold the largest image and the prompt's template: ValueError."""
-        largest = torch.empty(3, self.settings.max_pixels // STEP**2 * STEP, STEP, device="meta")
+        most_tokens = self.settings.max_pixels // STEP**2
+        largest = torch.empty(3, most_tokens * STEP, STEP, device="meta")
         self._tokens(PromptInput(self.settings.instruction, largest))
 
     def _tokens(self, item: PromptInput) -> list[int]:
