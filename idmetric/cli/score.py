@@ -95,11 +95,13 @@ def main(argv: Sequence[str] | None = None, prog: str = ALIAS) -> int:
     """Run the command; returns the exit status."""
     parser = build_parser(prog)
     args = parser.parse_intermixed_args(argv)  # options may stand between the files
-    if args.html and args.output and is_same_file(args.html, args.output):
+    outputs = [path for path in (args.html, args.output) if path]
+    if len(outputs) == 2 and is_same_file(*outputs):
         parser.error("--html and --output name one file: give each its own")
     if args.pairs and (args.paths or args.ref):
         parser.error("--pairs takes no other images")
-    if not args.pairs and len(args.paths) + len(args.ref) < 2:
+    count = len(args.paths) + len(args.ref)
+    if not args.pairs and count < 2:
         parser.error("give a reference and at least one candidate (or --ref, or --pairs)")
     return ended(partial(_run, args), parser)
 
@@ -118,8 +120,9 @@ def _run(args: Namespace) -> int:
         return status_of(scores.skipped)
     if not args.quiet:
         worst = max(over, key=lambda row: row["distance"])
-        count = f"{len(over)} of {len(scores.rows)} exceed {args.fail_over:g}"
-        say(f"exit status 3: {count}, the farthest is {worst['image']} at {worst['distance']:.4f}")
+        share = f"{len(over)} of {len(scores.rows)}"
+        farthest = f"{worst['image']} at {worst['distance']:.4f}"
+        say(f"exit status 3: {share} exceed {args.fail_over:g}, the farthest is {farthest}")
     return 3
 
 
@@ -134,22 +137,25 @@ def _checked_request(args: Namespace) -> ScoreRequest:
         references = args.ref or [args.paths.pop(0)]
         request = request_of(references, args.paths)
 
-    inputs = [path for path in (args.pairs, args.calibration, args.model) if path]
-    if os.path.isdir(args.model):
-        inputs += [entry.path for entry in os.scandir(args.model)]
-    if args.mask_dir and os.path.isdir(args.mask_dir):
-        inputs += [entry.path for entry in os.scandir(args.mask_dir)]
-    inputs += [path for image in request.read for path in (image.image, image.mask) if path]
-    check_not_read({"--output": args.output, "--html": args.html}, inputs)
+    inputs = [args.pairs, args.calibration, args.model]
+    for folder in (args.model, args.mask_dir):
+        if folder and os.path.isdir(folder):
+            inputs += [entry.path for entry in os.scandir(folder)]
+    for image in request.read:
+        inputs += [image.image, image.mask]
+    outputs = {"--output": args.output, "--html": args.html}
+    check_not_read(outputs, [path for path in inputs if path])
 
     check_masks(request, args.mask_dir, args.mask_id)
     absent = absent_files(request) if args.on_error == "fail" else []
     if absent:
-        reasons = "; ".join(first_few([f"cannot read image {path}: {ABSENT}" for path in absent], 20))
+        problems = [f"cannot read image {path}: {ABSENT}" for path in absent]
+        reasons = "; ".join(first_few(problems, 20))
         count = f"{len(absent)} images: " if len(absent) > 1 else ""
         raise CommandError(f"{count}{reasons}{_SKIP}")
-    if args.calibration and args.calibration != "stored" and not os.path.exists(args.calibration):
-        raise CommandError(f"cannot read {args.calibration!r}: the file does not exist")
+    calibration = args.calibration
+    if calibration and calibration != "stored" and not os.path.exists(calibration):
+        raise CommandError(f"cannot read {calibration!r}: the file does not exist")
     return request
 
 
@@ -185,8 +191,10 @@ def _scored(args: Namespace, request: ScoreRequest) -> Scores:
         from idmetric.page import write_page as write_html
         from idmetric.scoring.sheet import score_page
 
-        write_page = partial(write_html, score_page(scores, album, messages=messages), args.html)
-    write_with_page(getattr(scores, f"to_{form}")(), args.output, write_page)
+        page = score_page(scores, album, messages=messages)
+        write_page = partial(write_html, page, args.html)
+    text = getattr(scores, f"to_{form}")()
+    write_with_page(text, args.output, write_page)
     for path in (args.output, args.html):
         if path and not args.quiet:
             say(f"wrote {path}")

@@ -21,7 +21,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from idmetric.metric.errors import NonFiniteError
 from idmetric.metric.files import StrPath, accept, read_json_file, replacing
-from idmetric.scoring.scores import Limit
+from idmetric.metric.ties import comparable
+from idmetric.scoring.scores import Limit, Record
+from idmetric.tables import rounded
 
 if TYPE_CHECKING:
     from idmetric.metric.embedder import Embedder
@@ -54,14 +56,18 @@ class Isotonic:
     probabilities: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        knots = np.array([self.scores, self.probabilities], dtype=np.float64)  # ValueError for other numbers of them
-        increases = bool(knots.size) and np.isfinite(knots).all() and (np.diff(knots) > 0).all()
-        if not increases or not 0 < knots[1, 0] <= knots[1, -1] < 1:
+        curve = (self.scores, self.probabilities)
+        knots = np.array(curve, dtype=np.float64)  # ValueError for other numbers of one than of the other
+        is_finite = knots.size > 0 and np.isfinite(knots).all()
+        increases = is_finite and (np.diff(knots) > 0).all()
+        if not increases or knots[1, 0] <= 0 or knots[1, -1] >= 1:
             raise ValueError("scores must increase, and as many probabilities must increase and lie between 0 and 1")
 
     def probability(self, scores: ArrayLike) -> Array:
         """The probability of the same identity for scores of any shape."""
-        return np.asarray(np.interp(np.asarray(scores, np.float64), self.scores, self.probabilities))
+        x = np.asarray(scores, np.float64)
+        probabilities = np.interp(x, self.scores, self.probabilities)
+        return np.asarray(probabilities)
 
 
 @dataclass(frozen=True)
@@ -113,14 +119,17 @@ class Calibration:
         probability = float(self.probability(distance))
         if probability >= SURE:
             return "same"
-        return "different" if probability <= 1 - SURE else "unsure"
+        if probability <= 1 - SURE:
+            return "different"
+        return "unsure"
 
     @property
     def basis(self) -> str:
         """The sentence on the images behind the calibration, to show once with its answers."""
         origin = self.data.get("origin")
         if origin == "photos":
-            return f"same, unsure or different by a calibration on photos: {self.data.get('about') or self.name}"
+            about = self.data.get("about") or self.name
+            return f"same, unsure or different by a calibration on photos: {about}"
         images = f"{origin or 'unrecorded'} images, not on photos"
         return f"same, unsure or different by a calibration on {images}, and may be far off on yours"
 
@@ -133,21 +142,26 @@ class Calibration:
         Raises:
             CalibrationError: if no such rate is listed.
         """
-        distances = {round(float(entry["false_accept_rate"]), 9): entry["distance"] for entry in self.thresholds}
-        listed = [entry for entry in distances if entry <= round(rate, 9)]
+        distances = {}
+        for threshold in self.thresholds:
+            listed_rate = round(float(threshold["false_accept_rate"]), 9)
+            distances[listed_rate] = threshold["distance"]
+        listed = [listed_rate for listed_rate in distances if listed_rate <= round(rate, 9)]
         if not listed:
             raise CalibrationError(
                 f"the calibration lists no threshold at a false-accept rate of {rate:g} or less: make one, "
                 f"idmetric eval calibrate --rates {rate:g}"
             )
         nearest = max(listed)
-        return Limit(distances[nearest], f"{self.source}, {100 * nearest:g} % of pairs", nearest)
+        source = f"{self.source}, {100 * nearest:g} % of pairs"
+        return Limit(distances[nearest], source, nearest)
 
     def misfit(self, metric: Embedder, distance: str, outside: str | None) -> str:
         """Why it does not hold for a model, distance and way of masking, with the fix; "" if it does."""
         again = "make one for it: idmetric eval calibrate"
         if self.model != metric.calibration_id():
-            return f"the calibration was made for {self.name} ({self.model}), this model is {metric.model_id}: {again}"
+            made_for = f"{self.name} ({self.model})"
+            return f"the calibration was made for {made_for}, this model is {metric.model_id}: {again}"
         if distance != self.distance:
             return f"the calibration was made for the distance {self.distance!r}, not {distance!r}: {again}"
         if outside not in (None, self.outside):
@@ -158,8 +172,9 @@ class Calibration:
         """Write the JSON file atomically; creates its folder."""
         record = {"kind": KIND, **asdict(self)}
         del record["source"]
+        text = json.dumps(record, indent=2, allow_nan=False) + "\n"
         with replacing(Path(path), parents=True) as temporary:
-            temporary.write_text(json.dumps(record, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+            temporary.write_text(text, encoding="utf-8")
 
     @classmethod
     def read(cls, path: StrPath) -> Calibration:
@@ -175,13 +190,16 @@ class Calibration:
         if not isinstance(record, dict) or record.pop("kind", None) != KIND:
             raise CalibrationError(f"{str(path)!r} is not a calibration: `idmetric eval calibrate` writes them")
         try:
-            curve = {name: tuple(numbers) for name, numbers in record["curve"].items()}
-            values = {**record, "curve": Isotonic(**curve), "thresholds": tuple(record["thresholds"])}
-            return cls(**values, source=Path(path).name)
+            curve = record["curve"]
+            knots = {}
+            for name, numbers in curve.items():
+                knots[name] = tuple(numbers)
+            record["curve"] = Isotonic(**knots)
+            record["thresholds"] = tuple(record["thresholds"])
+            return cls(**record, source=Path(path).name)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise CalibrationError(
-                f"{str(path)!r} is a damaged calibration: {type(error).__name__}: {error}"
-            ) from error
+            problem = f"{type(error).__name__}: {error}"
+            raise CalibrationError(f"{str(path)!r} is a damaged calibration: {problem}") from error
 
 
 def calibration_of(
@@ -205,10 +223,33 @@ def calibration_of(
                 return None
             raise CalibrationError(f"{metric.name} has no calibration in its folder: make one, idmetric eval calibrate")
         calibration = replace(Calibration.read(path), source="stored calibration")
+    elif isinstance(given, Calibration):
+        calibration = given
     else:
-        calibration = given if isinstance(given, Calibration) else Calibration.read(given)
+        calibration = Calibration.read(given)
 
     problem = calibration.misfit(metric, distance, outside)
     if problem and given is not None:
         raise CalibrationError(problem)
     return None if problem else calibration
+
+
+def judged(
+    row: Record, signature: Mapping[str, str], calibration: Calibration | None, threshold: float | None
+) -> Record:
+    """A row with the one answer, the probability behind it, and the signature, in the order of the columns."""
+    row = rounded(row)
+    distance = row["distance"]
+    result: Record = {"rank": 0, "distance": distance}
+    if threshold is not None:
+        passes = comparable(distance) <= comparable(threshold)
+        result["answer"] = "pass" if passes else "fail"
+    elif calibration is not None:
+        result["answer"] = calibration.answer(distance)
+    result |= {"image": row["image"], "reference": row["reference"]}
+    if calibration is not None:
+        result["probability"] = float(calibration.probability(distance))
+    for name, value in signature.items():
+        column = "distance_name" if name == "distance" else name
+        result[column] = value
+    return result | row

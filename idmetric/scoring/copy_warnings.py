@@ -62,7 +62,8 @@ def warn_of_no_pictures() -> None:
 def closest(references: Sequence[Print], image: Print) -> tuple[int, Copy]:
     """The number of the reference with the highest agreement, and their agreement."""
     copies = [compare(reference, image) for reference in references]
-    number = max(range(len(copies)), key=lambda number: copies[number].agreement)
+    agreements = [copy.agreement for copy in copies]
+    number = agreements.index(max(agreements))
     return number, copies[number]
 
 
@@ -70,10 +71,9 @@ def is_gray(small: NDArray[np.uint8] | None) -> bool | None:
     """Whether a small picture has no color, but for a hundredth of its pixels; None without a picture."""
     if small is None:
         return None
-    red, green, blue = np.moveaxis(small, -1, 0)
-    highest = np.maximum(np.maximum(red, green), blue)
-    lowest = np.minimum(np.minimum(red, green), blue)
-    return bool((highest - lowest > _TINT).mean() < 0.01)
+    channels = np.moveaxis(small, -1, 0)
+    has_color = channels.max(0) - channels.min(0) > _TINT
+    return bool(has_color.mean() < 0.01)
 
 
 def warn_of_gray(names: Sequence[str]) -> None:

@@ -51,7 +51,7 @@ class Pair:
 
     a: RequestImage
     b: RequestImage
-    other: dict[str, str] = field(default_factory=dict)
+    extra: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,13 @@ class ScoreRequest:
     def read(self) -> list[RequestImage]:
         """The images to read: the references first, or those of pairs, each once, in the order of their first use."""
         if self.pairs:
-            return list(dict.fromkeys(image for pair in self.pairs for image in (pair.a, pair.b)))
-        return self.images if self.embedding is not None else [*self.references, *self.images]
+            images = []
+            for pair in self.pairs:
+                images += [pair.a, pair.b]
+            return list(dict.fromkeys(images))
+        if self.embedding is not None:
+            return self.images
+        return [*self.references, *self.images]
 
 
 def request_of(references: Any, images: Any, include_references: bool = False) -> ScoreRequest:
@@ -100,9 +105,11 @@ def request_of(references: Any, images: Any, include_references: bool = False) -
     candidates = _listed(images, "image")
     if not reference_images or not candidates:
         raise RequestError("give a reference and at least one image")
-    for image in reference_images:
-        if embedding is None and isinstance(image.image, str) and not os.path.isfile(image.image):
-            raise RequestError(f"the reference {image.name!r} is not a file, a folder or a pattern that matches")
+    if embedding is None:
+        for image in reference_images:
+            path = image.image
+            if isinstance(path, str) and not os.path.isfile(path):
+                raise RequestError(f"the reference {path!r} is not a file, a folder or a pattern that matches")
     if include_references:
         return ScoreRequest(reference_images, candidates, embedding=embedding)
 
@@ -111,13 +118,15 @@ def request_of(references: Any, images: Any, include_references: bool = False) -
     candidates = [image for image in candidates if image not in left_out]
     if not candidates:
         raise RequestError("all images are references: name others, or score them too (include_references=True)")
-    return ScoreRequest(reference_images, candidates, [image.name for image in left_out], embedding)
+    left_out_names = [image.name for image in left_out]
+    return ScoreRequest(reference_images, candidates, left_out_names, embedding)
 
 
 def _saved(references: Any) -> Embedding | None:
     """The Embedding that stands for references, read from its file; None for images."""
     sources = references if isinstance(references, list | tuple) else [references]
-    if all(isinstance(source, str) and not paths.is_embedding_file(source) for source in sources):
+    are_paths = all(isinstance(source, str) for source in sources)
+    if are_paths and not any(map(paths.is_embedding_file, sources)):
         return None
     from idmetric.metric.embedding import saved_embedding  # NumPy
 
@@ -130,13 +139,14 @@ def _listed(images: Any, name: str) -> list[RequestImage]:
         images = [images]
     entries: dict[str, RequestImage] = {}
     for index, source in enumerate(images):
-        place = f"{name}[{index}]"
+        label = f"{name}[{index}]"
         if isinstance(source, str | os.PathLike):
-            entries |= {path: RequestImage(path, path) for path in paths.all_listed([source])}
+            for path in paths.all_listed([source]):
+                entries[path] = RequestImage(path, path)
         elif _is_single(source):
-            entries[place] = RequestImage(place, source)
+            entries[label] = RequestImage(label, source)
         else:
-            raise RequestError(f"{place} is a {type(source).__name__}: give one flat list of images")
+            raise RequestError(f"{label} is a {type(source).__name__}: give one flat list of images")
     return list(entries.values())
 
 
@@ -146,18 +156,25 @@ def _is_single(source: Any) -> bool:
         return True
     from idmetric.metric.images import is_array, is_image_like  # NumPy
 
-    return is_image_like(source) and not (is_array(source) and source.ndim not in (2, 3))
+    if not is_image_like(source):
+        return False
+    return not is_array(source) or source.ndim in (2, 3)
 
 
 def _id_of(image: RequestImage) -> object:
     """Equal for two entries of one image: the object in memory, or the file."""
-    return file_id(image.image) if isinstance(image.image, str) else id(image.image)
+    source = image.image
+    return file_id(source) if isinstance(source, str) else id(source)
 
 
 def absent_files(request: ScoreRequest) -> list[str]:
     """The images and masks that do not exist."""
-    files = [path for image in request.read for path in (image.image, image.mask) if isinstance(path, str)]
-    return [path for path in dict.fromkeys(files) if _is_absent(path) and not paths.is_address(path)]
+    absent = {}
+    for image in request.read:
+        for source in (image.image, image.mask):
+            if isinstance(source, str) and not paths.is_address(source):
+                absent[source] = _is_absent(source)
+    return [path for path, is_absent in absent.items() if is_absent]
 
 
 def _is_absent(path: str) -> bool:
@@ -175,7 +192,8 @@ def check_masks(request: ScoreRequest, mask_dir: StrPath | None, mask_id: object
     if mask_dir is not None:
         if not os.path.isdir(mask_dir):
             raise RequestError(f"there is no folder of masks {os.fspath(mask_dir)!r}")
-        paths.masks_of(mask_dir, [image.name for image in request.read if image.mask is None])
+        without_mask = [image.name for image in request.read if image.mask is None]
+        paths.masks_of(mask_dir, without_mask)
     has_masks = mask_dir is not None or any(image.mask is not None for image in request.read)
     if mask_id is not None and not has_masks:
         raise RequestError("a mask's label needs masks: a folder of masks, or masks in the pairs")
@@ -206,7 +224,8 @@ def pairs_of(pairs: Iterable[Any]) -> list[Pair]:
             if isinstance(pair, Mapping):
                 names = _header([str(name) for name in pair])
                 pair = list(pair.values())
-            rows.append(_pair(list(pair), names, Path(), number, in_memory))
+            row = _pair(list(pair), names, Path(), number, in_memory)
+            rows.append(row)
         except (RequestError, TypeError) as error:
             raise RequestError(
                 f"pair {number}: {error}; a pair is (a, b) or (a, b, mask_a, mask_b) of images, or a dict or row of a "
@@ -230,19 +249,21 @@ def read_pairs(path: StrPath, on_error: str = "fail") -> ScoreRequest:
         RequestError: naming the file, and the pair that lacks an image, or two columns that mean the same.
     """
     source = Path(path)
-    folder = source.parent if source.is_file() and source.parts[:2] != ("/", "dev") else Path()
+    is_device = source.parts[:2] == ("/", "dev")
+    folder = Path()
+    if source.is_file() and not is_device:
+        folder = source.parent
     pairs: list[Pair] = []
     skipped = {}
     try:
-        with sys.stdin.buffer if str(path) == "-" else source.open("rb") as opened:
-            data = opened.read(MOST_BYTES + 1)
-        if len(data) > MOST_BYTES:
-            raise RequestError(f"it has more than {MOST_BYTES} bytes")
-        lines = [row.cells for row in read_cells(data)]
-
-        names = [*_COLUMNS, *(f"column_{column}" for column in range(5, 1 + max(map(len, lines), default=0)))]
-        if lines and not (paths.is_image(lines[0][0]) or (folder / lines[0][0]).is_file()):
-            names = _header(lines.pop(0))
+        lines = _lines(path)
+        width = max(map(len, lines), default=0)
+        names = [*_COLUMNS, *(f"column_{column}" for column in range(5, width + 1))]
+        if lines:
+            cell = lines[0][0]
+            is_header = not paths.is_image(cell) and not (folder / cell).is_file()
+            if is_header:
+                names = _header(lines.pop(0))
         for number, line in enumerate(lines, 1):
             try:
                 pairs.append(_pair(line, names, folder, number, {}))
@@ -257,18 +278,30 @@ def read_pairs(path: StrPath, on_error: str = "fail") -> ScoreRequest:
     return ScoreRequest(pairs=pairs, skipped=skipped)
 
 
+def _lines(path: StrPath) -> list[list[str]]:
+    """The cells of each line of a CSV file, or of standard input for "-"."""
+    with sys.stdin.buffer if str(path) == "-" else Path(path).open("rb") as opened:
+        data = opened.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise RequestError(f"it has more than {MOST_BYTES} bytes")
+    return [row.cells for row in read_cells(data)]
+
+
 def _header(line: Sequence[str]) -> list[str]:
     """The names of the columns, images and masks as in `_COLUMNS`."""
     aliases: dict[str, str] = {}
     for side, spellings in _SIDES.items():
         for name in spellings:
-            aliases |= {name: side, f"mask_{name}": f"mask_{side}", f"{name}_mask": f"mask_{side}"}
+            aliases[name] = side
+            aliases[f"mask_{name}"] = f"mask_{side}"
+            aliases[f"{name}_mask"] = f"mask_{side}"
     plain = [plain_name(cell) for cell in line]
     if "gen" in plain or "image" in plain:
         aliases["mask"] = "mask_b"
     names: dict[str, str] = {}  # name -> as the file calls it
     for number, cell in enumerate(line, 1):
-        name = aliases.get(plain[number - 1], "")
+        plain_cell = plain[number - 1]
+        name = aliases.get(plain_cell, "")
         if not name:
             name = cell or f"column_{number}"
             while name in (*COLUMNS, *_COLUMNS):
@@ -301,15 +334,25 @@ def _pair(cells: Sequence[Any], names: Sequence[str], folder: Path, number: int,
         elif not _is_single(cell):
             raise TypeError(f"{type(cell).__name__} is no image")
         else:
-            sources[column] = (in_memory.setdefault(id(cell), f"{kind}[{number - 1}]"), cell)
+            name = in_memory.setdefault(id(cell), f"{kind}[{number - 1}]")
+            sources[column] = (name, cell)
 
-    (name_a, a), (name_b, b), (name_mask_a, mask_a), (name_mask_b, mask_b) = sources.values()
+    name_a, a = sources["a"]
+    name_b, b = sources["b"]
     if a is None or b is None:
         raise RequestError(f"two images are needed (separate columns by commas), found {shown(list(cells))}")
-    other = {name: "" if _is_empty(value) else str(value) for name, value in values.items()}
-    return Pair(RequestImage(name_a, a, mask_a, name_mask_a), RequestImage(name_b, b, mask_b, name_mask_b), other)
+    mask_name_a, mask_a = sources["mask_a"]
+    mask_name_b, mask_b = sources["mask_b"]
+    image_a = RequestImage(name_a, a, mask_a, mask_name_a)
+    image_b = RequestImage(name_b, b, mask_b, mask_name_b)
+    extra = {}
+    for name, value in values.items():
+        extra[name] = "" if _is_empty(value) else str(value)
+    return Pair(image_a, image_b, extra)
 
 
 def _is_empty(cell: Any) -> bool:
     """Whether a cell of a table is empty: None, NaN as pandas marks it, or empty text."""
-    return cell is None or (isinstance(cell, str) and not cell) or (isinstance(cell, float) and math.isnan(cell))
+    if isinstance(cell, float):
+        return math.isnan(cell)
+    return cell is None or (isinstance(cell, str) and not cell)

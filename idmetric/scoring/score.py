@@ -16,7 +16,6 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
 from PIL import Image
 
 from idmetric.metric.distance import distance as distance_of
@@ -28,17 +27,10 @@ from idmetric.metric.images import ImageReadError, Outside, check_paths, small_p
 from idmetric.metric.masks import MaskId, labeled
 from idmetric.metric.paths import absent_mask, mask_of
 from idmetric.metric.ties import comparable
-from idmetric.scoring.calibration import Calibration, calibration_of
+from idmetric.scoring.calibration import Calibration, calibration_of, judged
 from idmetric.scoring.copies import Print, take_print
 from idmetric.scoring.copies import compare as copy_of
-from idmetric.scoring.copy_warnings import (
-    closest,
-    is_gray,
-    mark_copy,
-    warn_of_gray,
-    warn_of_no_pictures,
-    warn_of_repeated_references,
-)
+from idmetric.scoring.copy_warnings import closest, is_gray, mark_copy, warn_of_gray, warn_of_no_pictures
 from idmetric.scoring.pairs import (
     COLUMNS,
     RequestImage,
@@ -49,11 +41,10 @@ from idmetric.scoring.pairs import (
     read_pairs,
     request_of,
 )
-from idmetric.scoring.references import Aggregate, leave_one_out, originals
-from idmetric.scoring.scores import NO_CALIBRATION, Record, Scores
+from idmetric.scoring.references import Aggregate, real_distances
+from idmetric.scoring.scores import NO_CALIBRATION, Record, Scores, named_score
 from idmetric.store import cache_folder
 from idmetric.stream import Item, Look, Seen, embedded, open_store, problem_of
-from idmetric.tables import rounded
 
 if TYPE_CHECKING:
     from idmetric.metric.embedder import Embedder
@@ -150,7 +141,8 @@ def score(
         batch_size=batch_size,
         workers=workers,
     )
-    return scores_of(metric, request_of(references, images, include_references), settings, progress=progress)
+    request = request_of(references, images, include_references)
+    return scores_of(metric, request, settings, progress=progress)
 
 
 def score_pairs(
@@ -201,24 +193,31 @@ def scores_of(
     calibration = _calibration(metric, request, settings)
 
     skipped = dict(request.skipped)
+    report = progress or (lambda *_: None)
+    rows_of = _pair_rows if request.pairs else _image_rows
     with closing(_read(metric, request, settings, album)) as images:
-        make = _pair_rows if request.pairs else _image_rows
-        found, distances, real = make(metric, request, settings, images, skipped, progress or (lambda *_: None))
+        entries, distances, real = rows_of(metric, request, settings, images, skipped, report)
 
     # ranks; rows of pairs keep their order
     signature = metric.signature(settings.distance)
-    rows = [_judged(row, signature, calibration, settings.threshold) for row, _, _ in found]
+    rows = []
+    columns: dict[str, None] = {}
+    for entry, image, reference in entries:
+        row = judged(entry, signature, calibration, settings.threshold)
+        rows.append(row)
+        columns |= dict.fromkeys(row)
+        if album is not None:
+            album.entries.append((row, image, reference))
+    if album is not None:
+        album.references = request.references
     ranked = sorted(rows, key=lambda row: comparable(row["distance"]))
     for rank, row in enumerate(ranked, 1):
         row["rank"] = rank
-    if album is not None:
-        album.references = request.references
-        album.entries = [(row, image, reference) for row, (_, image, reference) in zip(rows, found, strict=True)]
 
-    columns = tuple(dict.fromkeys(name for row in rows for name in row))
+    is_published = settings.distance == "cls" and not has_masks
     return Scores(
         rows if request.pairs else ranked,
-        columns or COLUMNS[:5],
+        tuple(columns) or COLUMNS[:5],
         signature,
         dict(sorted(skipped.items())),
         real,
@@ -226,37 +225,22 @@ def scores_of(
         threshold_source="given" if settings.threshold is not None else "",
         basis=NO_CALIBRATION if calibration is None else calibration.basis,
         left_out=request.left_out,
-        named=_named(metric, distances, of_whole_images=settings.distance == "cls" and not has_masks),
+        named=named_score(metric, distances, of_whole_images=is_published),
     )
 
 
 def _calibration(metric: Embedder, request: ScoreRequest, settings: ScoreSettings) -> Calibration | None:
     """The calibration that holds for all images of a request, with and without masks."""
-    masked = {settings.mask_dir is not None or image.mask is not None for image in request.read}
-    found = []
+    has_folder = settings.mask_dir is not None
+    masked = {has_folder or image.mask is not None for image in request.read}
+    source = settings.calibration
+    calibration = None
     for is_masked in masked:
         outside = settings.outside if is_masked else "all"
-        found.append(calibration_of(metric, settings.calibration, settings.distance, outside))
-    return found[0] if found and None not in found else None
-
-
-def _judged(
-    row: Record, signature: Mapping[str, str], calibration: Calibration | None, threshold: float | None
-) -> Record:
-    """A row with the one answer, the probability behind it, and the signature, in the order of the columns."""
-    row = rounded(row)
-    distance = row["distance"]
-    judged: Record = {"rank": 0, "distance": distance}
-    if threshold is not None:
-        judged["answer"] = "pass" if comparable(distance) <= comparable(threshold) else "fail"
-    elif calibration is not None:
-        judged["answer"] = calibration.answer(distance)
-    judged |= {"image": row["image"], "reference": row["reference"]}
-    if calibration is not None:
-        judged["probability"] = float(calibration.probability(distance))
-    for name, value in signature.items():
-        judged["distance_name" if name == "distance" else name] = value
-    return judged | row
+        calibration = calibration_of(metric, source, settings.distance, outside)
+        if calibration is None:
+            return None
+    return calibration
 
 
 # Images
@@ -266,14 +250,20 @@ def _read(
     metric: Embedder, request: ScoreRequest, settings: ScoreSettings, album: Album | None
 ) -> Generator[Seen, None, None]:
     """The images of a request in their order, embedded; what copies and a page need is taken of each picture."""
-    folder = cache_folder(settings.cache)
     patches = needs_patches(settings.distance)
+    folder = cache_folder(settings.cache)
+    store = None
+    if folder is not None:
+        store = open_store(folder, metric, patches=patches)
+    also = None
+    if settings.copies or album is not None:
+        also = partial(_taken, settings, album)
     return embedded(
         (_item(image, settings.mask_dir) for image in request.read),
         metric,
         Look(True, settings.outside, settings.mask_id),
-        store=None if folder is None else open_store(folder, metric, patches=patches),
-        also=partial(_taken, settings, album) if settings.copies or album is not None else None,
+        store=store,
+        also=also,
         patches=patches,
         batch_size=settings.batch_size,
         workers=settings.workers,
@@ -282,29 +272,32 @@ def _read(
 
 
 def _item(image: RequestImage, mask_dir: StrPath | None) -> Item:
-    mask = image.mask
+    name, mask, problem = image.name, image.mask, None
     if mask is None and mask_dir is not None:
-        mask = mask_of(mask_dir, image.name)
+        mask = mask_of(mask_dir, name)
         if mask is None:
-            problem = ImageReadError(*absent_mask(mask_dir, image.name))
-            return Item(image.name, image.image, problem=problem, source=image)
-    return Item(image.name, image.image, mask, source=image)
+            problem = ImageReadError(*absent_mask(mask_dir, name))
+    return Item(name, image.image, mask, problem=problem, source=image)
 
 
 def _taken(settings: ScoreSettings, album: Album | None, item: Item, picture: Image.Image) -> dict[str, Print]:
     if album is not None:
-        album.add_picture(item.source, picture, labeled(item.mask, settings.mask_id), settings.outside)
-    return {"print": take_print(small_picture(picture))} if settings.copies else {}
+        image, mask = item.source, labeled(item.mask, settings.mask_id)
+        album.add_picture(image, picture, mask, settings.outside)
+    if not settings.copies:
+        return {}
+    return {"print": take_print(small_picture(picture))}
 
 
 def _usable(images: Iterable[Seen], skipped: dict[str, str]) -> list[Seen]:
     """The images that can be used; `skipped` gets the others, with their reasons."""
     usable = []
-    for seen in images:
-        if seen.problem is None:
-            usable.append(seen)
+    for result in images:
+        name = result.item.name
+        if result.problem is None:
+            usable.append(result)
         else:
-            skipped[seen.item.name] = problem_of(seen.problem, seen.item.name)
+            skipped[name] = problem_of(result.problem, name)
     return usable
 
 
@@ -340,7 +333,11 @@ def _image_rows(
     references = _references(metric, request, settings, images, skipped)
     if references is None:
         return [], [], {}
-    real = _real(metric, references, settings)
+    matrix = metric.pairwise(references.embedding, None, settings.distance)
+    between, prints = matrix.double().cpu().numpy(), references.prints
+    real = real_distances(between, references.names, prints, settings.aggregate)
+    has_gray = any(is_gray(reference.pixels) for reference in prints)
+    in_color = bool(prints) and not has_gray
 
     entries: list[Entry] = []
     all_distances: list[list[float]] = []
@@ -349,12 +346,17 @@ def _image_rows(
     while batch := list(islice(images, settings.batch_size)):
         usable = _usable(batch, skipped)
         if usable:
-            matrix = distance_matrix(references.embedding, _together(usable, metric), settings.distance)
-            check_distances(matrix.mT, metric.dtype, [seen.item.name for seen in usable])
-            distances = matrix.mT.double().tolist()
-            entries += map(partial(_image_entry, references, settings.aggregate), usable, distances)
-            all_distances += distances
-            gray += _gray_images(references, usable)
+            embedding = _together(usable, metric)
+            matrix = distance_matrix(references.embedding, embedding, settings.distance).mT
+            names = [result.item.name for result in usable]
+            check_distances(matrix, metric.dtype, names)
+            rows = matrix.double().tolist()
+            for result, distances in zip(usable, rows, strict=True):
+                entry = _image_entry(references, settings.aggregate, result, distances)
+                entries.append(entry)
+                all_distances.append(distances)
+                if in_color and is_gray(result.also["print"].pixels):
+                    gray.append(result.item.name)
         done += len(batch)
         progress(done, len(request.images))
     warn_of_gray(gray)
@@ -369,47 +371,28 @@ def _references(
         request.embedding.check_maker(metric.model_id, needs_patches(settings.distance))
         if settings.copies:
             warn_of_no_pictures()
-        return ReferenceSet(request.references, request.embedding.to(metric.device), [])
+        embedding = request.embedding.to(metric.device)
+        return ReferenceSet(request.references, embedding, [])
     usable = _usable(islice(images, len(request.references)), skipped)
     if not usable:
         return None
-    prints = [seen.also["print"] for seen in usable if settings.copies]
-    return ReferenceSet([seen.item.source for seen in usable], _together(usable, metric), prints)
+    sources = [result.item.source for result in usable]
+    prints = [result.also["print"] for result in usable if settings.copies]
+    return ReferenceSet(sources, _together(usable, metric), prints)
 
 
-def _image_entry(references: ReferenceSet, aggregate: Aggregate, seen: Seen, distances: list[float]) -> Entry:
+def _image_entry(references: ReferenceSet, aggregate: Aggregate, image: Seen, distances: list[float]) -> Entry:
     """The row of an image with these distances to each reference."""
     nearest = int(comparable(distances).argmin())
-    row: Record = {"distance": distances[nearest], "image": seen.item.name, "reference": references.names[nearest]}
+    name, names = image.item.name, references.names
+    row: Record = {"distance": distances[nearest], "image": name, "reference": names[nearest]}
     if aggregate == "mean":
         row["distance"] = sum(distances) / len(distances)
-        row["reference"] = ";".join(references.names)
+        row["reference"] = ";".join(names)
     if references.prints:
-        number, copy = closest(references.prints, seen.also["print"])
-        mark_copy(row, seen.item.name, references.names[number], copy)
-    return row, seen.item.source, references.images[nearest]
-
-
-def _gray_images(references: ReferenceSet, images: Sequence[Seen]) -> list[str]:
-    """The images without color, if all references are in color."""
-    if not references.prints or any(is_gray(reference.pixels) for reference in references.prints):
-        return []
-    return [seen.item.name for seen in images if is_gray(seen.also["print"].pixels)]
-
-
-def _real(metric: Embedder, references: ReferenceSet, settings: ScoreSettings) -> dict[str, float]:
-    """The distance of each reference to the others; of references with one picture the first counts."""
-    between = metric.pairwise(references.embedding, None, settings.distance).double().cpu().numpy()
-    names = references.names
-    photos = list(range(len(names)))
-    if references.prints:
-        original = originals(reference.pixels for reference in references.prints).tolist()
-        photos = [row for row, first in enumerate(original) if row == first]
-        warn_of_repeated_references({names[row]: names[first] for row, first in enumerate(original) if row != first})
-    if len(photos) < 2:
-        return {}
-    distances = leave_one_out(between[np.ix_(photos, photos)], settings.aggregate)
-    return {names[row]: value for row, value in zip(photos, rounded(distances.tolist()), strict=True)}
+        number, copy = closest(references.prints, image.also["print"])
+        mark_copy(row, name, names[number], copy)
+    return row, image.item.source, references.images[nearest]
 
 
 def _pair_rows(
@@ -420,61 +403,51 @@ def _pair_rows(
     skipped: dict[str, str],
     progress: Progress,
 ) -> Rows:
-    """A row for each readable pair; an image is embedded once, and held until its last pair."""
+    """A row for each readable pair; an image is embedded once, and kept until its last pair."""
     last_pair = {}
     for number, pair in enumerate(request.pairs):
         last_pair[pair.a] = last_pair[pair.b] = number
 
     entries: list[Entry] = []
     gray: dict[str, None] = {}
-    held: dict[RequestImage, Seen] = {}
+    results: dict[RequestImage, Seen] = {}  # of images that are still needed
     for number, pair in enumerate(request.pairs):
-        while pair.a not in held or pair.b not in held:
-            seen = next(images)
-            held[seen.item.source] = seen
-        both = _usable([held[pair.a], held[pair.b]], skipped)
+        while pair.a not in results or pair.b not in results:
+            result = next(images)
+            results[result.item.source] = result
+        usable = _usable([results[pair.a], results[pair.b]], skipped)
         for image in {pair.a, pair.b}:
             if last_pair[image] == number:
-                del held[image]
-        if len(both) == 2:
-            row = _pair_row(metric, settings, *both)
-            if settings.copies and is_gray(both[1].also["print"].pixels) and not is_gray(both[0].also["print"].pixels):
-                gray[pair.b.name] = None
-            entries.append((row | pair.other, pair.b, pair.a))
+                del results[image]
+        if len(usable) == 2:
+            row = _pair_row(metric, settings, *usable)
+            if settings.copies:
+                reference, candidate = (result.also["print"] for result in usable)
+                if is_gray(candidate.pixels) and not is_gray(reference.pixels):
+                    gray[pair.b.name] = None
+            row |= pair.extra
+            entries.append((row, pair.b, pair.a))
         progress(number + 1, len(request.pairs))
     warn_of_gray(list(gray))
-    return entries, [[row["distance"]] for row, _, _ in entries], {}
+    distances = [[row["distance"]] for row, _, _ in entries]
+    return entries, distances, {}
 
 
 def _pair_row(metric: Embedder, settings: ScoreSettings, a: Seen, b: Seen) -> Record:
     """The row of two images, not by the metric, which would check each time that its weights have not changed."""
-    distances = distance_of(_together([a], metric), _together([b], metric), settings.distance)
-    check_distances(distances, metric.dtype, [b.item.name])
-    row: Record = {"distance": float(distances[0]), "image": b.item.name, "reference": a.item.name}
+    name, reference = b.item.name, a.item.name
+    embedding_a = _together([a], metric)
+    embedding_b = _together([b], metric)
+    distances = distance_of(embedding_a, embedding_b, settings.distance)
+    check_distances(distances, metric.dtype, [name])
+    row: Record = {"distance": float(distances[0]), "image": name, "reference": reference}
     if settings.copies:
-        mark_copy(row, b.item.name, a.item.name, copy_of(a.also["print"], b.also["print"]))
+        copy = copy_of(a.also["print"], b.also["print"])
+        mark_copy(row, name, reference, copy)
     return row
 
 
 def _together(images: Sequence[Seen], metric: Embedder) -> Embedding:
     """The embeddings of images, on the model's device."""
-    return concatenate([seen.row for seen in images]).to(metric.device)
-
-
-def _named(metric: Embedder, distances: Sequence[Sequence[float]], of_whole_images: bool) -> dict[str, Any] | None:
-    """The number of the published score that the model was opened by (`metric.named`); None for other models."""
-    published = metric.named
-    if published is None or not distances:
-        return None
-    if not of_whole_images:
-        return {"name": metric.name, "value": None, "note": f"{published.source}: of whole images, by --distance cls"}
-    try:
-        value = published.value((1 - np.array(distances)).tolist())
-    except ValueError as error:
-        return {"name": metric.name, "value": None, "note": f"{published.source}: {error}"}
-    shape = f"{len(distances)} x {len(distances[0])}"
-    return {
-        "name": metric.name,
-        "value": value,
-        "note": f"from {shape} cosines; {published.source}",
-    }
+    rows = [image.row for image in images]
+    return concatenate(rows).to(metric.device)

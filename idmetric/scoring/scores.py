@@ -7,10 +7,13 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from idmetric.metric.files import StrPath, json_text, need, replacing
 from idmetric.tables import aligned, csv_text, first_few, four, in_csv, rounded
+
+if TYPE_CHECKING:
+    from idmetric.metric.embedder import Embedder
 
 GIVEN = "given"  # sources of a `Limit`
 OWN_PHOTOS = "own photos"
@@ -66,7 +69,9 @@ class Records(Sequence[Record]):
         """The first rows as a notebook shows them."""
         from idmetric.page import ROWS, notebook_table  # Pillow: not for --help
 
-        rows = [[row.get(name) for name in self.columns] for row in self.rows[:ROWS]]
+        rows = []
+        for row in self.rows[:ROWS]:
+            rows.append([row.get(name) for name in self.columns])
         return notebook_table(self.columns, rows, len(self.rows))
 
     def to_records(self) -> list[Record]:
@@ -157,30 +162,37 @@ class Scores(Records):
             share_passing; with several references real_mean, real_min and real_max.
         """
         distances = [row["distance"] for row in self.rows]
+        count = len(distances)
         summary: dict[str, Any] = {
-            "n": len(distances),
+            "n": count,
             "mean": statistics.fmean(distances) if distances else None,
-            "std": statistics.stdev(distances) if len(distances) > 1 else None,
+            "std": statistics.stdev(distances) if count > 1 else None,
         }
         if self.threshold is not None:
-            passing = len(distances) - len(self.beyond(self.threshold))
-            summary |= {"threshold": self.threshold, "threshold_source": self.threshold_source, "passing": passing}
-            summary["share_passing"] = passing / len(distances) if distances else None
+            passing = count - len(self.beyond(self.threshold))
+            summary["threshold"] = self.threshold
+            summary["threshold_source"] = self.threshold_source
+            summary["passing"] = passing
+            summary["share_passing"] = passing / count if count else None
         if self.real:
             real = self.real.values()
-            summary |= {"real_mean": statistics.fmean(real), "real_min": min(real), "real_max": max(real)}
+            summary["real_mean"] = statistics.fmean(real)
+            summary["real_min"] = min(real)
+            summary["real_max"] = max(real)
         if self.named is not None:
             summary["named"] = self.named
         new_rows = [row for row in self.rows if not row.get("copy")]
         if len(new_rows) < len(self.rows):
-            summary["without_copies"] = replace(self, rows=new_rows, named=None, real={}).summary
+            without_copies = replace(self, rows=new_rows, named=None, real={})
+            summary["without_copies"] = without_copies.summary
         return summary
 
     def beyond(self, distance: float) -> list[Record]:
         """The rows with a larger distance."""
         from idmetric.metric.ties import comparable
 
-        return [row for row in self.rows if not comparable(row["distance"]) <= comparable(distance)]
+        limit = comparable(distance)
+        return [row for row in self.rows if not comparable(row["distance"]) <= limit]
 
     def write(self, path: StrPath) -> None:
         """Write a .csv, .json or .jsonl file, or the page (.html), atomically; ValueError for another ending."""
@@ -212,16 +224,23 @@ class Scores(Records):
 
     def to_table(self) -> str:
         """Rows with the columns to read first, aligned, and below them the facts that all rows share."""
-        has_several = len({row["reference"] for row in self.rows}) > 1
-        has_copies = any(row.get("copy") for row in self.rows)
-        lines = [["rank", "distance", "answer", "image", "reference", "copy"]]
+        references = {row["reference"] for row in self.rows}
+        columns = ["rank", "distance", "image"]
+        if any(row.get("answer") for row in self.rows):
+            columns.insert(2, "answer")
+        if len(references) > 1:
+            columns.append("reference")
+        if any(row.get("copy") for row in self.rows):
+            columns.append("copy")
+
+        lines = [columns]
         for row in self.rows:
-            copy = "copy" if row.get("copy") else ""
-            cells = [f"{row['rank']:>4}", f"{four(row['distance']):>8}", row.get("answer", "")]
-            lines.append([*cells, row["image"], row["reference"], copy])
-        hidden = {2: not any(line[2] for line in lines[1:]), 4: not has_several, 5: not has_copies}
-        shown = [[cell for column, cell in enumerate(line) if not hidden.get(column)] for line in lines]
-        table = aligned(shown) if self.rows else []
+            cells = {"answer": "", **row}
+            cells["rank"] = f"{row['rank']:>4}"
+            cells["distance"] = f"{four(row['distance']):>8}"
+            cells["copy"] = "copy" if row.get("copy") else ""
+            lines.append([cells[column] for column in columns])
+        table = aligned(lines) if self.rows else []
         return "\n".join(line.rstrip() for line in [*table, *self.notes]) + "\n"
 
     @property
@@ -232,24 +251,49 @@ class Scores(Records):
             lines.append(f"reference: {self.rows[0]['reference']}")
         summary = self.summary
         if self.real:
-            low, high, mean = four(summary["real_min"]), four(summary["real_max"]), four(summary["real_mean"])
+            low, high = four(summary["real_min"]), four(summary["real_max"])
+            mean = four(summary["real_mean"])
             lines.append(f"real photos to each other: {low} to {high}, mean {mean}, over {len(self.real)} references")
         if self.left_out:
             lines.append(f"left out, as references: {', '.join(first_few(self.left_out, 5))}")
         lines.append(self.answered_by)
-        lines.append("  ".join(f"{name}={value}" for name, value in self.signature.items()))
+        facts = [f"{name}={value}" for name, value in self.signature.items()]
+        lines.append("  ".join(facts))
         lines.append(f"summary: {_numbers(summary)}")
         if "without_copies" in summary:
             lines.append(f"without copies: {_numbers(summary['without_copies'])}")
         if self.named is not None:
-            value = "none" if self.named["value"] is None else four(self.named["value"])
+            number = self.named["value"]
+            value = "none" if number is None else four(number)
             lines.append(f"{self.named['name']}: {value} ({self.named['note']})")
         return lines
 
 
 def _numbers(summary: Mapping[str, Any]) -> str:
     parts = [f"n {summary['n']}"]
-    parts += [f"{name} {four(summary[name])}" for name in ("mean", "std") if summary[name] is not None]
+    for name in ("mean", "std"):
+        if summary[name] is not None:
+            parts.append(f"{name} {four(summary[name])}")
     if summary.get("share_passing") is not None:
         parts.append(f"share passing {four(summary['share_passing'])} ({summary['passing']} of {summary['n']})")
     return ", ".join(parts)
+
+
+def named_score(metric: Embedder, distances: Sequence[Sequence[float]], of_whole_images: bool) -> dict[str, Any] | None:
+    """The number of the published score that the model was opened by (`metric.named`); None for other models."""
+    published = metric.named
+    if published is None or not distances:
+        return None
+    value = None
+    if of_whole_images:
+        cosines = [[1 - distance for distance in row] for row in distances]
+        try:
+            value = published.value(cosines)
+        except ValueError as error:
+            note = f"{published.source}: {error}"
+        else:
+            shape = f"{len(cosines)} x {len(cosines[0])}"
+            note = f"from {shape} cosines; {published.source}"
+    else:
+        note = f"{published.source}: of whole images, by --distance cls"
+    return {"name": metric.name, "value": value, "note": note}

@@ -45,10 +45,19 @@ class Album:
         self._limit = room(count)
         self._background = background
 
+    @property
+    def images(self) -> list[RequestImage]:
+        """The references and the images of the entries, each once."""
+        images = list(self.references)
+        for _, image, reference in self.entries:
+            images += [image, reference]
+        return list(dict.fromkeys(images))
+
     def add_picture(self, image: RequestImage, picture: Image.Image, mask: MaskLike | None, outside: Outside) -> None:
         """Keep an image as the model sees it: painted or cut out where a mask says so. Safe in threads."""
         if mask is not None:
-            shown, _ = cut_out(picture, mask, outside, background=self._background)
+            background = self._background
+            shown, _ = cut_out(picture, mask, outside, background=background)
             if isinstance(shown, Image.Image):
                 picture = shown
         self.uris[image] = thumbnail(picture, self._limit)
@@ -57,45 +66,50 @@ class Album:
 def read_album(scores: Any) -> Album:
     """The album of `Scores` that exist: files are read again; one that cannot be, or was in memory, has no picture."""
     album = Album(2 * len(scores.rows))
-    references = list(scores.real) or list({row["reference"] for row in scores.rows})
-    if scores.real or len(references) == 1:  # else pairs
-        album.references = [RequestImage(name, name) for name in references]
+    names = list(scores.real)
+    if not names:
+        names = list({row["reference"] for row in scores.rows})
+    if scores.real or len(names) == 1:  # else pairs
+        album.references = [RequestImage(name, name) for name in names]
     for row in scores.rows:
-        reference = row["reference"]
-        if not os.path.isfile(reference):  # with aggregate="mean", all of them in one text
-            reference = reference.split(";")[0]
-        album.entries.append((row, RequestImage(row["image"], row["image"]), RequestImage(reference, reference)))
-    for image in [*album.references, *(image for _, *images in album.entries for image in images)]:
-        if image not in album.uris:
-            with suppress(ImageReadError):
-                album.add_picture(image, read_image(image.image), None, "keep")
+        name, reference_name = row["image"], row["reference"]
+        if not os.path.isfile(reference_name):  # with aggregate="mean", all of them in one text
+            reference_name = reference_name.split(";")[0]
+        image = RequestImage(name, name)
+        reference = RequestImage(reference_name, reference_name)
+        album.entries.append((row, image, reference))
+    for image in album.images:
+        with suppress(ImageReadError):
+            picture = read_image(image.image)
+            album.add_picture(image, picture, None, "keep")
     return album
 
 
 def score_page(scores: Any, album: Album, *, messages: Sequence[str] = ()) -> str:
     """Make the page of `Scores`, whose module imports this one, with the warnings in `messages`; needs jinja2."""
     entries = sorted(album.entries, key=lambda entry: entry[0]["rank"])
-    images = dict.fromkeys([*album.references, *(image for _, *both in entries for image in both)])
-    pictures = {}
-    for image, name in zip(images, short([image.name for image in images]), strict=True):
-        pictures[image] = Picture(album.uris.get(image, ""), name, path=image.name)
-
+    pictures = _pictures(album)
     range_name = ""
     if scores.real:
-        mean, farthest = four(scores.summary["real_mean"]), four(scores.summary["real_max"])
+        summary = scores.summary
+        mean, farthest = four(summary["real_mean"]), four(summary["real_max"])
         range_name = f"real photos of the subject to each other, leave-one-out: mean {mean}, max {farthest}"
-    references = [replace(pictures[image], value=scores.real.get(image.name)) for image in album.references]
-    cards = [_judged(pictures[image], row, pictures[reference]) for row, image, reference in entries]
-    left_out = [Picture("", image, lines=[reason]) for image, reason in scores.skipped.items()]
+    references = []
+    for image in album.references:
+        distance = scores.real.get(image.name)
+        references.append(replace(pictures[image], value=distance))
+    cards = []
+    for row, image, reference in entries:
+        card = _judged(pictures[image], row, pictures[reference])
+        cards.append(card)
+    left_out = []
+    for name, reason in scores.skipped.items():
+        left_out.append(Picture("", name, lines=[reason]))
     groups = [
         Group("References", references, small=True),
         Group("Images, the nearest first", cards),
         Group("Left out", left_out, small=True),
     ]
-    notes = [scores.answered_by, "Pictures are reduced; scores are of the files themselves."]
-    if scores.named is not None:
-        value = "none" if scores.named["value"] is None else four(scores.named["value"])
-        notes.insert(0, f"{scores.named['name']}: {value} ({scores.named['note']})")
     return render(
         Page(
             "Identity scores",
@@ -106,20 +120,44 @@ def score_page(scores: Any, album: Album, *, messages: Sequence[str] = ()) -> st
             threshold_source=scores.threshold_source,
             plots=[Plot("Distances", _AXIS, cards, range_name, scores.real)],
             groups=[group for group in groups if group.pictures],
-            notes=notes,
+            notes=_notes(scores),
         )
     )
+
+
+def _pictures(album: Album) -> dict[RequestImage, Picture]:
+    """The picture of each image, with a short name; one that could not be read is empty."""
+    images = album.images
+    names = short([image.name for image in images])
+    pictures = {}
+    for image, name in zip(images, names, strict=True):
+        uri = album.uris.get(image, "")
+        pictures[image] = Picture(uri, name, path=image.name)
+    return pictures
+
+
+def _notes(scores: Any) -> list[str]:
+    """The lines below the images: the published score, if there is one, and what the answers rest on."""
+    notes = [scores.answered_by, "Pictures are reduced; scores are of the files themselves."]
+    if scores.named is not None:
+        number = scores.named["value"]
+        value = "none" if number is None else four(number)
+        notes.insert(0, f"{scores.named['name']}: {value} ({scores.named['note']})")
+    return notes
 
 
 def _judged(picture: Picture, row: dict[str, Any], reference: Picture) -> Picture:
     """The card of an image with its one verdict: the reference itself, a copy of one, or the row's answer."""
     card = replace(picture, value=row["distance"], beside=reference)
-    if os.path.realpath(picture.path) == os.path.realpath(reference.path):
+    image_path, reference_path = os.path.realpath(picture.path), os.path.realpath(reference.path)
+    if image_path == reference_path:
         return replace(card, verdict="the reference", tone="note")
     if row.get("copy"):
-        return replace(card, verdict="copy", tone="unsure", lines=[f"pixels agree {four(row['copy_agreement'])}"])
+        agreement = f"pixels agree {four(row['copy_agreement'])}"
+        return replace(card, verdict="copy", tone="unsure", lines=[agreement])
     answer = row.get("answer", "")
-    return replace(card, verdict=answer, tone=_TONES[answer], judged=answer in ("pass", "fail"))
+    is_judged = answer in ("pass", "fail")
+    return replace(card, verdict=answer, tone=_TONES[answer], judged=is_judged)
 
 
 def _summary(scores: Any) -> PageTable:
@@ -128,9 +166,13 @@ def _summary(scores: Any) -> PageTable:
     lines = {"all images": summary}
     if "without_copies" in summary:
         lines["without copies"] = summary["without_copies"]
-    rows = [[name, numbers["n"], numbers["mean"], numbers["std"]] for name, numbers in lines.items()]
-    if scores.threshold is None:
-        return PageTable("Summary", ("", "images", "mean", "std"), rows)
-    for row, numbers in zip(rows, lines.values(), strict=True):
-        row.append(numbers["passing"])
-    return PageTable("Summary", ("", "images", "mean", "std", f"pass at {four(scores.threshold)}"), rows)
+    columns = ["", "images", "mean", "std"]
+    if scores.threshold is not None:
+        columns.append(f"pass at {four(scores.threshold)}")
+    rows = []
+    for name, numbers in lines.items():
+        row = [name, numbers["n"], numbers["mean"], numbers["std"]]
+        if scores.threshold is not None:
+            row.append(numbers["passing"])
+        rows.append(row)
+    return PageTable("Summary", columns, rows)

@@ -166,10 +166,10 @@ def test_headers_and_other_columns(folder: Path) -> None:
     [pair] = read_pairs(path).pairs
     assert [pair.a.name, pair.b.name] == [str(folder / name) for name in ("0000.png", "0001.png")]
     assert (pair.a.mask, pair.b.mask) == (None, str(folder / "0002.png"))
-    assert pair.other == {"prompt": "red", "input_model": "x"}
+    assert pair.extra == {"prompt": "red", "input_model": "x"}
     path.write_text("0001.png,0000.png,,,7\n")  # no header
     [pair] = read_pairs(path).pairs
-    assert (Path(pair.a.name).name, Path(pair.b.name).name, pair.other) == ("0001.png", "0000.png", {"column_5": "7"})
+    assert (Path(pair.a.name).name, Path(pair.b.name).name, pair.extra) == ("0001.png", "0000.png", {"column_5": "7"})
 
 
 def test_lines_without_two_images_are_skipped_if_asked(run: Runner, folder: Path) -> None:

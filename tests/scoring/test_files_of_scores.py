@@ -107,7 +107,7 @@ def test_mask_columns_have_the_names_of_image_columns(tmp_path: Path, header: st
     [pair] = read_pairs(tmp_path / "p.csv").pairs
     files = (pair.a.image, pair.a.mask, pair.b.image, pair.b.mask)
     assert [Path(file).name for file in files] == ["x.png", "mx.png", "y.png", "my.png"]
-    assert pair.other == {}
+    assert pair.extra == {}
 
 
 @pytest.mark.parametrize(
