@@ -26,7 +26,6 @@ import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +61,8 @@ def cache_folder(folder: StrPath | None) -> Path | None:
 
 def settings_digest(facts: Mapping[str, Any]) -> str:
     """Return a hash of a JSON object: 16 hex digits."""
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+    text = json.dumps(facts, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def folder_name(facts: Mapping[str, str]) -> str:
@@ -71,7 +71,8 @@ def folder_name(facts: Mapping[str, str]) -> str:
     The version of this package does not enter the hash: embeddings outlive releases.
     """
     name = re.sub("[^A-Za-z0-9._-]+", "-", facts["model"]).strip("-.")[-60:].lstrip("-.")
-    return f"{name}.{settings_digest({key: value for key, value in facts.items() if key != 'idmetric'})}"
+    lasting = {key: value for key, value in facts.items() if key != "idmetric"}
+    return f"{name}.{settings_digest(lasting)}"
 
 
 def content_key(image: bytes, mask: bytes | None = None, look: str = "") -> str:
@@ -83,13 +84,15 @@ def content_key(image: bytes, mask: bytes | None = None, look: str = "") -> str:
     digest = hashlib.blake2b(image, digest_size=16)
     if mask is None:
         return digest.hexdigest()
-    digest.update(b"\0" + hashlib.blake2b(mask, digest_size=16).digest() + look.encode())
+    mask_digest = hashlib.blake2b(mask, digest_size=16).digest()
+    digest.update(b"\0" + mask_digest + look.encode())
     return digest.hexdigest() + MASKED
 
 
 def key_of(image: StrPath | bytes, mask: StrPath | bytes | None = None, look: str = "") -> str:
     """Return the `content_key` of an image and its mask, given by their files or bytes; raises as `content`."""
-    return content_key(content(image), None if mask is None else content(mask), look)
+    mask_bytes = None if mask is None else content(mask)
+    return content_key(content(image), mask_bytes, look)
 
 
 def content(source: StrPath | bytes) -> bytes:
@@ -110,7 +113,8 @@ class _Part:
         self.size = path.stat().st_size
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
-            self.columns = json.loads(file.read(min(length, self.size)))
+            header = file.read(min(length, self.size))
+        self.columns = json.loads(header)
         self._start = 8 + length
         self._facts = self.columns.pop("__metadata__")
         self.keys: list[str] = self._facts["keys"].split()
@@ -118,7 +122,8 @@ class _Part:
             raise ValueError("its columns are not those that it was written with")
         if self._facts["folder"] != path.parent.name:
             raise ValueError(f"it is of {self._facts['folder']!r}, another model or other settings")
-        if self.size != self._start + max(column["data_offsets"][1] for column in self.columns.values()):
+        ends = [column["data_offsets"][1] for column in self.columns.values()]
+        if self.size != self._start + max(ends):
             raise ValueError("it is cut short")
 
     def row(self, number: int, columns: set[str]) -> Row:
@@ -126,21 +131,26 @@ class _Part:
         row = {}
         with self.path.open("rb") as file:
             for name in columns & self.columns.keys():
-                count, *shape = self.columns[name]["shape"]
-                begin, end = self.columns[name]["data_offsets"]
+                column = self.columns[name]
+                count, *shape = column["shape"]
+                begin, end = column["data_offsets"]
                 size = (end - begin) // count
                 file.seek(self._start + begin + number * size)
                 data = file.read(size)
-                if self._facts[name][8 * number : 8 * number + 8] != _checksum(self.keys[number], data):
+                start = 8 * number
+                checksum = self._facts[name][start : start + 8]
+                if checksum != _checksum(self.keys[number], data):
                     raise ValueError("a byte has changed")
-                dtype = getattr(torch, _DTYPES[self.columns[name]["dtype"]])
-                row[name] = torch.frombuffer(bytearray(data), dtype=dtype).reshape(shape)
+                dtype = getattr(torch, _DTYPES[column["dtype"]])
+                values = torch.frombuffer(bytearray(data), dtype=dtype)
+                row[name] = values.reshape(shape)
         return row
 
 
 def _checksum(key: str, data: bytes) -> str:
     """8 hex digits, of the key as well."""
-    return f"{zlib.crc32(data, zlib.crc32(key.encode())):08x}"
+    start = zlib.crc32(key.encode())
+    return f"{zlib.crc32(data, start):08x}"
 
 
 class Parts:
@@ -173,19 +183,24 @@ class Parts:
         """List the parts again, which other processes may have written or joined."""
         self._places: dict[str, tuple[_Part, int]] = {}
         self._own_parts: list[_Part] = []  # oldest first; without further columns
-        names = sorted(os.listdir(self.folder)) if self.folder.is_dir() else []
-        for path in [self.folder / name for name in names if _NAME.fullmatch(name)]:
+        names = os.listdir(self.folder) if self.folder.is_dir() else []
+        for name in sorted(names):
+            if not _NAME.fullmatch(name):
+                continue
+            path = self.folder / name
             try:
                 self._note(_Part(path))
             except FileNotFoundError:  # joined with others meanwhile
                 return self.reload()
             except Exception as error:  # whatever a damaged header gives
-                warnings.warn(f"{os.fspath(path)!r} is left out, and its rows are made again: {error}", stacklevel=2)
+                warnings.warn(f"{str(path)!r} is left out, and its rows are made again: {error}", stacklevel=2)
 
     def _note(self, part: _Part) -> None:
-        if self.columns <= part.columns.keys():
-            self._places |= {key: (part, number) for number, key in enumerate(part.keys)}
-            if part.columns.keys() <= self.all_columns:
+        part_columns = part.columns.keys()
+        if self.columns <= part_columns:
+            for number, key in enumerate(part.keys):
+                self._places[key] = (part, number)
+            if part_columns <= self.all_columns:
                 self._own_parts.append(part)
 
     def __contains__(self, key: str) -> bool:
@@ -200,9 +215,12 @@ class Parts:
         if not self._waiting:
             self._since = time.monotonic()
         for number, key in enumerate(keys):
-            self._waiting[key] = {column: tensor[number] for column, tensor in tensors.items()}
-        self._waiting_bytes += sum(tensor.nbytes for tensor in tensors.values())
-        if time.monotonic() - self._since > _SAVE_SECONDS or self._waiting_bytes >= _PART_BYTES:
+            row = {column: tensor[number] for column, tensor in tensors.items()}
+            self._waiting[key] = row
+        for tensor in tensors.values():
+            self._waiting_bytes += tensor.nbytes
+        seconds = time.monotonic() - self._since
+        if seconds > _SAVE_SECONDS or self._waiting_bytes >= _PART_BYTES:
             self.save()
 
     def save(self) -> None:
@@ -226,14 +244,17 @@ class Parts:
 
         keys_of_shape: dict[Any, list[str]] = defaultdict(list)
         for key, row in rows.items():
-            keys_of_shape[tuple([(column, tensor.shape) for column, tensor in row.items()])].append(key)
-        for shape, keys in keys_of_shape.items():
+            shapes = [(column, tensor.shape) for column, tensor in row.items()]
+            keys_of_shape[tuple(shapes)].append(key)
+        for columns, keys in keys_of_shape.items():
             facts = {"folder": self.folder.name, "keys": " ".join(keys)}
             tensors = {}
-            for column, _ in shape:
-                tensors[column] = torch.stack([rows[key][column] for key in keys])
-                data = tensors[column].view(len(keys), -1).view(torch.uint8).numpy()
-                facts[column] = "".join([_checksum(key, row.tobytes()) for key, row in zip(keys, data, strict=True)])
+            for column, _ in columns:
+                stacked = torch.stack([rows[key][column] for key in keys])
+                data = stacked.view(len(keys), -1).view(torch.uint8).numpy()
+                checksums = [_checksum(key, values.tobytes()) for key, values in zip(keys, data, strict=True)]
+                tensors[column] = stacked
+                facts[column] = "".join(checksums)
             with writing(self.folder):
                 self.folder.mkdir(parents=True, exist_ok=True)
             path = self.folder / f"part-{time.time_ns():016x}-{uuid.uuid4().hex[:8]}.safetensors"
@@ -246,11 +267,15 @@ class Parts:
         """Join the smallest parts."""
         with locked(self.folder / ".parts.lock", BlockingIOError()):
             self.reload()
-            self._own_parts.sort(key=lambda part: part.size)
-            sizes = accumulate(part.size for part in self._own_parts)
-            joined = [part for part, size in zip(self._own_parts, sizes, strict=True) if size <= _PART_BYTES]
+            joined = []
+            size = 0
+            for part in sorted(self._own_parts, key=lambda part: part.size):
+                size += part.size
+                if size <= _PART_BYTES:
+                    joined.append(part)
             if len(joined) > 1:
-                self._write(self.rows(key for part in joined for key in part.keys))
+                keys = [key for part in joined for key in part.keys]
+                self._write(self.rows(keys))
                 for part in joined:
                     part.path.unlink()
                 self.reload()
@@ -278,7 +303,7 @@ class Parts:
             return self._row(key)
         except Exception as error:  # whatever a damaged header gives
             self._places.pop(key, None)
-            warnings.warn(f"{os.fspath(part.path)!r} is damaged, rows of it are made again: {error}", stacklevel=2)
+            warnings.warn(f"{str(part.path)!r} is damaged, rows of it are made again: {error}", stacklevel=2)
             return None
 
 
@@ -302,16 +327,23 @@ class Store(Parts):
     def add(self, keys: Sequence[str], embedding: Embedding) -> None:
         """Add embeddings on the CPU, see `add_rows`."""
         self.counts["made"] += len(keys)
-        tensors = {"cls": embedding.cls, "patches": embedding.patches, "weights": embedding.weights}
+        grid = None
         if embedding.grid is not None:
-            tensors["grid"] = torch.tensor([embedding.grid] * len(keys))
-        self.add_rows(keys, {name: t for name, t in tensors.items() if t is not None and name in self.all_columns})
+            grid = torch.tensor([embedding.grid] * len(keys))
+        columns = {"cls": embedding.cls, "patches": embedding.patches, "weights": embedding.weights, "grid": grid}
+        tensors = {}
+        for name, tensor in columns.items():
+            if tensor is not None and name in self.all_columns:
+                tensors[name] = tensor
+        self.add_rows(keys, tensors)
 
     def readable(self, keys: Iterable[str]) -> dict[str, Embedding]:
         """The embeddings (1, ...) of those keys that it holds, undamaged."""
         embeddings = {}
         for key, row in self.rows(keys).items():
-            columns: dict[str, Any] = {name: tensor[None] for name, tensor in row.items()}
+            columns: dict[str, Any] = {}
+            for name, tensor in row.items():
+                columns[name] = tensor[None]
             if "grid" in row:
                 columns["grid"] = tuple(row["grid"].tolist())
             embeddings[key] = Embedding(**columns, model=self.model)
@@ -327,4 +359,5 @@ class Store(Parts):
         if not keys:
             return np.empty((0, 0), dtype=np.float32)
         rows = self.rows(dict.fromkeys(keys))
-        return np.stack([rows[key]["cls"].float().numpy() for key in keys])
+        features = [rows[key]["cls"].float().numpy() for key in keys]
+        return np.stack(features)

@@ -1,7 +1,7 @@
 """The way from items to embeddings: threads read and prepare, one model embeds batch by batch.
 
-    for seen in embedded(items_of_images(images, masks), metric, store=open_store("kept", metric)):
-        seen.item.name, seen.embedding.cls
+    for result in embedded(items_of_images(images, masks), metric, store=open_store("kept", metric)):
+        result.item.name, result.embedding.cls
 
 Each file is opened once, and decoded once for the model and for what the caller takes of its picture. Content that a
 store holds is not embedded again, and not decoded either, unless something is taken of it. Callers with several models
@@ -184,7 +184,9 @@ class Seen:
     @property
     def name(self) -> str:
         """For messages."""
-        return self.item.name if self.part is None else f"region {self.part} of {self.item.name}"
+        if self.part is None:
+            return self.item.name
+        return f"region {self.part} of {self.item.name}"
 
     @property
     def row(self) -> Embedding:
@@ -195,7 +197,10 @@ class Seen:
 
 def items_of_images(images: Sequence[Any], masks: Sequence[Any]) -> list[Item]:
     """Images of any kind, and their masks or None, as items with their names."""
-    return [Item(describe(image), image, mask) for image, mask in zip(images, masks, strict=True)]
+    items = []
+    for image, mask in zip(images, masks, strict=True):
+        items.append(Item(describe(image), image, mask))
+    return items
 
 
 def problem_of(error: ImageReadError, image: str) -> str:
@@ -216,7 +221,8 @@ def open_store(folder: Path, metric: ImageModel, *, patches: bool = False, is_ne
     """The store of a model in a folder of embeddings; OutputError if the folder cannot be made."""
     with writing(folder):  # before anything is embedded
         folder.mkdir(parents=True, exist_ok=True)
-    return Store(folder / folder_name(metric.about()), metric.model_id, patches=patches, is_needed=is_needed)
+    model_folder = folder / folder_name(metric.about())
+    return Store(model_folder, metric.model_id, patches=patches, is_needed=is_needed)
 
 
 # From items to embeddings
@@ -256,12 +262,13 @@ def embedded(
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     reader = Reader(metric, look, store, also)
+    results = reader.read_ahead(items, workers, ahead or 2 * batch_size, at_once=batch_size)
     try:
-        with closing(reader.read_ahead(items, workers, ahead or 2 * batch_size, at_once=batch_size)) as stream:
-            while batch := list(islice(stream, batch_size)):
-                for seen in batch:
-                    if seen.problem is not None and on_error == "fail":
-                        raise seen.problem
+        with closing(results):
+            while batch := list(islice(results, batch_size)):
+                for result in batch:
+                    if result.problem is not None and on_error == "fail":
+                        raise result.problem
                 yield from _embedded(batch, metric, store, patches, on_error, keeps_graph)
                 batch.clear()  # before the next one is read
     finally:
@@ -271,7 +278,8 @@ def embedded(
 
 def embedding_of(items: Iterable[Item], metric: ImageModel, look: Look = Look(), **options: Any) -> Embedding:
     """The embedding of items, on the CPU; `options` of `embedded`, which raises for unusable items."""
-    return concatenate([seen.row for seen in embedded(items, metric, look, **options)])
+    results = embedded(items, metric, look, **options)
+    return concatenate([result.row for result in results])
 
 
 # Reading
@@ -297,11 +305,12 @@ class Reader:
         """
 
         def read(item: Item) -> Iterator[Seen]:
-            parts = self.read(item)
-            first = list(islice(parts, max(2, at_once)))  # an item without parts ends, and its picture goes
-            return chain(first, parts)
+            results = self.read(item)
+            prepared = list(islice(results, max(2, at_once)))  # an item without parts ends, and its picture goes
+            return chain(prepared, results)
 
-        with closing(in_order(read, items, threads=threads(workers), waiting=ahead)) as read_items:
+        read_items = in_order(read, items, threads=threads(workers), waiting=ahead)
+        with closing(read_items):
             yield from chain.from_iterable(read_items)
 
     def read(self, item: Item) -> Generator[Seen, None, None]:
@@ -311,32 +320,44 @@ class Reader:
         try:
             if item.problem is not None:
                 raise item.problem
-            image: Any = item.image() if callable(item.image) else item.image
-            mask: Any = item.mask() if callable(item.mask) else item.mask
+            image: Any = item.image
+            if callable(image):
+                image = image()
+            mask: Any = item.mask
+            if callable(mask):
+                mask = mask()
             if image is not None and not isinstance(image, str | os.PathLike):
                 image_name = describe(image)
             if self.store is not None:
                 image, mask, key = self._with_key(item, image, mask)
 
-            embedding = None if item.parts is not None else self._stored(key)
-            if embedding is not None and (image is None or self.also is None):
+            embedding = None
+            if item.parts is None:
+                embedding = self._stored(key)
+            needs_picture = image is not None and self.also is not None
+            if embedding is not None and not needs_picture:
                 yield Seen(item, key=key, embedding=embedding)
                 return
-            picture = None
+
+            picture = None if image is None else self._decoded(image)
             taken: Mapping[str, Any] = {}
-            if image is not None:
-                picture = self._decoded(image)
             if picture is not None and self.also is not None:
-                taken = self.also(item, image_of_pixels(picture) if is_tensor(picture) else picture)
-            if item.parts is not None and picture is not None:
-                yield from self._parts(item, item.parts(picture), key, taken)
-            elif embedding is not None:
-                yield Seen(item, key=key, embedding=embedding, also=taken)
+                rgb = image_of_pixels(picture) if is_tensor(picture) else picture
+                taken = self.also(item, rgb)
+            if picture is not None and item.parts is not None:
+                parts = item.parts(picture)
+                yield from self._parts(item, parts, key, taken)
             else:
-                yield Seen(item, key=key, pixels=self._prepared(item, picture, mask), also=taken)
+                pixels = None
+                if embedding is None:
+                    pixels = self._prepared(item, picture, mask)
+                yield Seen(item, None, key, pixels, embedding, taken)
         except ImageReadError as error:
-            is_of_image = error.source == image_name
-            yield Seen(item, key=key, problem=ImageReadError(item.name, error.reason) if is_of_image else error)
+            if error.source != image_name:
+                yield Seen(item, key=key, problem=error)
+            else:
+                problem = ImageReadError(item.name, error.reason)
+                yield Seen(item, key=key, problem=problem)
 
     def _with_key(self, item: Item, image: Any, mask: Any) -> tuple[Any, Any, str]:
         """An image and its mask, read if they are files, and the key of their embedding; "" for images in memory."""
@@ -346,13 +367,17 @@ class Reader:
             mask = _read(mask)
             if not isinstance(image, Named) or not isinstance(mask, Named | None):
                 return image, mask, ""
-            key = content_key(image.getvalue(), None if mask is None else mask.getvalue(), str(self.look))
+            mask_bytes = None if mask is None else mask.getvalue()
+            key = content_key(image.getvalue(), mask_bytes, str(self.look))
         if item.words is not None and self.metric.reads_words:
-            key += f"-{settings_digest({'words': item.words})}"
+            key += "-" + settings_digest({"words": item.words})
         return image, mask, key
 
     def _stored(self, key: str) -> Embedding | None:
-        return None if self.store is None else self.store.readable([key]).get(key)
+        if self.store is None:
+            return None
+        embeddings = self.store.readable([key])
+        return embeddings.get(key)
 
     def _decoded(self, image: Any) -> Picture:
         """The picture, RGB; float pixels stay as they are."""
@@ -367,8 +392,10 @@ class Reader:
             from idmetric.metric.masks import cut_out, labeled  # torch
 
             self.metric.check_mask(mask)
-            mask = labeled(mask, self.look.mask_id)
-            picture, cover = cut_out(picture, mask, self.look.outside, background=self.metric.background)
+            look = self.look
+            mask = labeled(mask, look.mask_id)
+            background = self.metric.background
+            picture, cover = cut_out(picture, mask, look.outside, background=background)
         return self._input(item, picture, cover)
 
     def _input(self, item: Item, picture: Picture | None, cover: Any) -> Any:
@@ -376,13 +403,16 @@ class Reader:
         try:
             return self.metric.prepare(picture, cover, item.words)
         except ValueError as error:
-            raise ImageReadError(item.name, getattr(error, "reason", str(error))) from error
+            why = getattr(error, "reason", str(error))
+            raise ImageReadError(item.name, why) from error
 
     def _parts(self, item: Item, parts: Iterable[Part], key: str, taken: Mapping[str, Any]) -> Iterator[Seen]:
         """The parts of an image, in order; the item alone if there are none."""
         number = -1
         for number, part in enumerate(parts):
-            part_key = f"{key}-{part.key}" if key and part.key else key
+            part_key = key
+            if key and part.key:
+                part_key = f"{key}-{part.key}"
             embedding = self._stored(part_key)
             pixels = None
             if embedding is None:
@@ -396,7 +426,8 @@ def _read(source: Any) -> Any:
     """The bytes of a file; what is in memory stays."""
     if isinstance(source, bytes):
         return Named(source, describe(source))
-    return read_file(source) if isinstance(source, str | os.PathLike) else source
+    is_path = isinstance(source, str | os.PathLike)
+    return read_file(source) if is_path else source
 
 
 # Embedding
@@ -411,39 +442,50 @@ def _embedded(
     keeps_graph: bool,
 ) -> Iterator[Seen]:
     """Yield a batch in order, with the embeddings of what is new; equal contents are embedded once."""
-    names = [seen.key or str(number) for number, seen in enumerate(batch)]
-    fresh = {name: seen for name, seen in zip(names, batch, strict=True) if seen.pixels is not None}
+    named_batch = []
+    fresh = {}
+    for number, result in enumerate(batch):
+        name = result.key or str(number)
+        named_batch.append((name, result))
+        if result.pixels is not None:
+            fresh[name] = result
     rows: dict[str, Embedding] = {}
     if store is not None:
-        store.counts["asked"] += sum(bool(seen.key) and seen.problem is None for seen in batch)
+        store.counts["asked"] += sum(bool(result.key) and result.problem is None for result in batch)
         rows = store.readable(fresh)  # what an earlier batch had as well
     new = [name for name in fresh if name not in rows]
     reasons: dict[str, str] = {}
     if new:
-        embedding, reasons_of_rows = _embedding([fresh[name].pixels for name in new], metric, patches, keeps_graph)
-        for row, name in enumerate(new):
-            if row in reasons_of_rows:
-                reasons[name] = reasons_of_rows[row]
-            else:
-                rows[name] = embedding[[row]]  # a copy: a slice would keep its whole batch
-                if store is not None and fresh[name].key:
-                    store.add([name], rows[name].detach().cpu())
+        inputs = [fresh[name].pixels for name in new]
+        embedding, reasons_of_rows = _embedding(inputs, metric, patches, keeps_graph)
+        for number, name in enumerate(new):
+            if number in reasons_of_rows:
+                reasons[name] = reasons_of_rows[number]
+                continue
+            row = embedding[[number]]  # a copy: a slice would keep its whole batch
+            rows[name] = row
+            if store is not None and fresh[name].key:
+                store.add([name], row.detach().cpu())
 
-    bad_names = [seen.name for name, seen in zip(names, batch, strict=True) if name in reasons]
+    bad_names = [result.name for name, result in named_batch if name in reasons]
     if bad_names and on_error == "fail":
-        raise NonFiniteError(f"{shown(bad_names)}: {next(iter(reasons.values()))}")
-    for name, seen in zip(names, batch, strict=True):
+        why = next(iter(reasons.values()))
+        raise NonFiniteError(f"{shown(bad_names)}: {why}")
+    for name, result in named_batch:
         if name in reasons:
-            yield replace(seen, pixels=None, problem=ImageReadError(seen.item.name, reasons[name]))
+            problem = ImageReadError(result.item.name, reasons[name])
+            yield replace(result, pixels=None, problem=problem)
         else:
-            yield replace(seen, pixels=None, embedding=rows.get(name, seen.embedding))
+            row_or_stored = rows.get(name, result.embedding)
+            yield replace(result, pixels=None, embedding=row_or_stored)
 
 
 def _embedding(
     inputs: Sequence[Any], metric: ImageModel, patches: bool, keeps_graph: bool
 ) -> tuple[Embedding, dict[int, str]]:
     """The embedding of what `prepare` gave, and why rows of it cannot be used: they are not finite, or zero."""
-    if keeps_graph and torch.is_grad_enabled() and any(map(_requires_grad, inputs)):
+    builds_graph = keeps_graph and torch.is_grad_enabled()
+    if builds_graph and any(map(_requires_grad, inputs)):
         return metric.embed_prepared(inputs, patches), {}
     with torch.no_grad():
         embedding = metric.embed_prepared(inputs, patches).cpu()
@@ -453,11 +495,15 @@ def _embedding(
     is_zero = ~embedding.cls.any(1)
     reasons = {}
     for row in (~is_usable | is_zero).nonzero().flatten().tolist():
-        reasons[row] = reason(metric.dtype) if not is_usable[row] else f"its embedding by {metric.label} is zero"
+        if is_usable[row]:
+            reasons[row] = f"its embedding by {metric.label} is zero"
+        else:
+            reasons[row] = reason(metric.dtype)
     return embedding, reasons
 
 
 def _requires_grad(model_input: Any) -> bool:
     """Whether a graph leads to what `prepare` gave."""
-    tensors = model_input if isinstance(model_input, tuple) else (model_input,)
-    return any(is_tensor(tensor) and tensor.requires_grad for tensor in tensors)
+    values = model_input if isinstance(model_input, tuple) else (model_input,)
+    tensors = [value for value in values if is_tensor(value)]
+    return any(tensor.requires_grad for tensor in tensors)

@@ -31,9 +31,13 @@ def open_custom(name: str, options: dict[str, Any]) -> Embedder:
         CheckpointError: if the class does not exist, or cannot be made; `Custom` if it does not meet the protocol.
     """
     module, _, attribute = name.partition(":")
-    arguments = {key: value for key, value in options.items() if value is not None}
+    arguments = {}
+    for key, value in options.items():
+        if value is not None:
+            arguments[key] = value
     try:
-        model = getattr(importlib.import_module(module), attribute)(**arguments)
+        make = getattr(importlib.import_module(module), attribute)
+        model = make(**arguments)
     except (ImportError, AttributeError, TypeError) as error:
         raise CheckpointError(
             f"cannot make the model {name} with the options {arguments}: {error}; is its folder on PYTHONPATH?"
@@ -87,12 +91,16 @@ class Custom(Embedder):
 
     def embed_prepared(self, batch: Sequence[LoadedImage], patches: bool = True) -> Embedding:
         """See `Embedder.embed_prepared`."""
-        output = self.model.embed([image_of_pixels(pixels) for pixels, _ in batch])
-        embedding = output if isinstance(output, Embedding) else Embedding(torch.as_tensor(output))
-        if len(embedding) != len(batch) or not embedding.cls.is_floating_point():
+        images = [image_of_pixels(pixels) for pixels, _ in batch]
+        embedding = self.model.embed(images)
+        if not isinstance(embedding, Embedding):
+            embedding = Embedding(torch.as_tensor(embedding))
+        count = len(batch)
+        features = embedding.cls
+        if len(embedding) != count or not features.is_floating_point():
             raise ValueError(
-                f"{self.name}.embed({len(batch)} images) must give floats of shape ({len(batch)}, D), got "
-                f"{embedding.cls.dtype} of shape {tuple(embedding.cls.shape)}"
+                f"{self.name}.embed({count} images) must give floats of shape ({count}, D), got "
+                f"{features.dtype} of shape {tuple(features.shape)}"
             )
         embedding = replace(embedding.detach(), model=self._maker())
         return embedding if patches else embedding.without_patches()

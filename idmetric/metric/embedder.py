@@ -65,7 +65,8 @@ def auto_device() -> torch.device:
 
 def at_least_float32(x: Tensor) -> Tensor:
     """16-bit floats as float32; float64 stays."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    return x.to(dtype)
 
 
 @contextmanager
@@ -84,7 +85,8 @@ def opening() -> Iterator[None]:
 def wants_grad(images: Any) -> bool:
     """Whether an image tensor, alone or in a list, requires grad."""
     candidates = images if isinstance(images, list | tuple) else [images]
-    return any(isinstance(image, Tensor) and image.requires_grad for image in candidates)
+    tensors = [image for image in candidates if isinstance(image, Tensor)]
+    return any(tensor.requires_grad for tensor in tensors)
 
 
 def split_with_masks(images: Any, masks: Masks) -> tuple[list[Any], list[MaskLike | None]]:
@@ -161,8 +163,11 @@ class Embedder(nn.Module):
         self.folder = folder
         self._revision = revision
         path = os.path.realpath(name)
-        self.is_folder = folder is not None and path == os.path.realpath(folder)
-        self.short_name = os.path.basename(path) if self.is_folder else name
+        folder_path = None if folder is None else os.path.realpath(folder)
+        self.is_folder = path == folder_path
+        self.short_name = name
+        if self.is_folder:
+            self.short_name = os.path.basename(path)
 
     def forward_features(self, x: Tensor) -> tuple[Tensor, Tensor | None, tuple[int, int] | None]:
         """Normalized pixels (B, 3, *image_size) to global features (B, D), patches (B, P, D') and their grid."""
@@ -170,13 +175,15 @@ class Embedder(nn.Module):
 
     def compile(self, *args: Any, **options: Any) -> None:
         """Compile the encoder by `torch.compile`, in place, so that `embed` and distances use it as well."""
-        self._compiled = torch.compile(type(self).forward_features, *args, **options)  # unbound: copies stay apart
+        encode = type(self).forward_features  # unbound: copies stay apart
+        self._compiled = torch.compile(encode, *args, **options)
 
     # Preprocessing
 
     def read_image(self, image: ImageLike) -> Image.Image:
         """One image as 8-bit RGB at its own size, as this model's preprocessing reads it; see `images.read_image`."""
-        return read_image(image, background=self.background, preprocessing=self.preprocessing)
+        background = self.background
+        return read_image(image, background=background, preprocessing=self.preprocessing)
 
     def check_mask(self, mask: MaskLike) -> None:
         """Refuse a mask if this model reads images as its release does, which knows none: ImageReadError."""
@@ -193,13 +200,15 @@ class Embedder(nn.Module):
 
     def fit_pixels(self, pixels: Tensor) -> Tensor:
         """Pixels (B, 3, H, W) in [0, 1] at the size at which this model sees them, antialiased, differentiably."""
-        size = self.size_for(pixels.shape[-2], pixels.shape[-1])
+        height, width = pixels.shape[-2:]
+        size = self.size_for(height, width)
         return self.fit.pixels(pixels, size, self.interpolation, self.background)
 
     def normalize(self, pixels: Tensor) -> Tensor:
         """(pixels - mean) / std of (..., 3, H, W) on the model's device, in float32 or better whatever its dtype."""
         wide = torch.promote_types(self.dtype, torch.float32)
-        x = pixels.to(self.device, torch.promote_types(pixels.dtype, wide))
+        dtype = torch.promote_types(pixels.dtype, wide)
+        x = pixels.to(self.device, dtype)
         mean = x.new_tensor(self.mean).view(3, 1, 1)
         std = x.new_tensor(self.std).view(3, 1, 1)
         return (x - mean) / std
@@ -221,11 +230,12 @@ class Embedder(nn.Module):
         """
         if image is None:
             return self.prepare(None, None, words)
+        background = self.background
         if mask is None:
-            picture = read_picture(image, background=self.background, preprocessing=self.preprocessing)
+            picture = read_picture(image, background=background, preprocessing=self.preprocessing)
             return self.prepare(picture, None, words)
         self.check_mask(mask)
-        subject, cover = cut_out(image, mask, outside, background=self.background)
+        subject, cover = cut_out(image, mask, outside, background=background)
         return self.prepare(subject, cover, words)
 
     def prepare(self, picture: Picture | None, cover: Tensor | None = None, words: str | None = None) -> Any:
@@ -251,7 +261,10 @@ class Embedder(nn.Module):
         if cover is None:
             return pixels, None
 
-        cover = self.fit.cover(cover, (pixels.shape[1], pixels.shape[2]), isinstance(picture, Tensor))
+        _, height, width = pixels.shape
+        is_tensor = isinstance(picture, Tensor)
+        fit = self.fit
+        cover = fit.cover(cover, (height, width), is_tensor)
         if not cover.any():
             raise ImageReadError(describe(picture), "its mask selects nothing of the part of the image that is seen")
         return pixels, cover.to(pixels.device, pixels.dtype)
@@ -287,7 +300,9 @@ class Embedder(nn.Module):
         Args:
             patches: False drops the patch tokens.
         """
-        images = torch.stack([place(pixels, self.device) for pixels, _ in batch])
+        device = self.device
+        placed = [place(pixels, device) for pixels, _ in batch]
+        images = torch.stack(placed)
         embedding = self.embed_pixels(images)
         if not patches:
             return embedding.without_patches()
@@ -298,7 +313,8 @@ class Embedder(nn.Module):
         covers = []
         for pixels, cover in batch:
             covers.append(torch.ones_like(pixels[0]) if cover is None else cover)
-        weights = F.adaptive_avg_pool2d(torch.stack(covers).to(images), embedding.grid)
+        stacked = torch.stack(covers).to(images)
+        weights = F.adaptive_avg_pool2d(stacked, embedding.grid)
         return replace(embedding, weights=weights.flatten(1))
 
     def embed(
@@ -347,19 +363,23 @@ class Embedder(nn.Module):
         if batch_size < 1 or workers < 0:
             raise ValueError(f"batch_size must be at least 1, workers at least 0: got {batch_size} and {workers}")
         singles, single_masks = split_with_masks(images, labeled(masks, mask_id))
+        count = len(singles)
 
         def load(number: int) -> Any:
-            return self.load(singles[number], single_masks[number], outside, None if words is None else words[number])
+            image = singles[number]
+            mask = single_masks[number]
+            text = None if words is None else words[number]
+            return self.load(image, mask, outside, text)
 
         parts = []
         done = 0
-        loaded = in_order(load, range(len(singles)), threads=workers, waiting=2 * batch_size)
+        loaded = in_order(load, range(count), threads=workers, waiting=2 * batch_size)
         with torch.no_grad(), closing(loaded):
             while batch := list(islice(loaded, batch_size)):
                 parts.append(self.embed_prepared(batch, patches))
                 done += len(batch)
                 if progress is not None:
-                    progress(done, len(singles))
+                    progress(done, count)
         embedding = concatenate(parts)
 
         # once at the end, as it waits for the device, which embeds a batch while the next one is read
@@ -432,9 +452,12 @@ class Embedder(nn.Module):
         check_paths(a, b, mask_a, mask_b)
         check_partners(a, b)
         patches = needs_patches(distance)
-        x = self.as_embedding(a, labeled(mask_a, mask_id), outside, patches, batch_size)
-        y = self.as_embedding(b, labeled(mask_b, mask_id), outside, patches, batch_size)
-        return checked_distances(embedding_distance(x, y, distance, joint_weight=joint_weight), self.dtype)
+        mask_a = labeled(mask_a, mask_id)
+        x = self.as_embedding(a, mask_a, outside, patches, batch_size)
+        mask_b = labeled(mask_b, mask_id)
+        y = self.as_embedding(b, mask_b, outside, patches, batch_size)
+        distances = embedding_distance(x, y, distance, joint_weight=joint_weight)
+        return checked_distances(distances, self.dtype)
 
     def pairwise(
         self,
@@ -455,9 +478,14 @@ class Embedder(nn.Module):
         """
         check_paths(a, b, masks_a, masks_b)
         patches = needs_patches(distance)
-        x = self.as_embedding(a, labeled(masks_a, mask_id), outside, patches, batch_size)
-        y = None if b is None else self.as_embedding(b, labeled(masks_b, mask_id), outside, patches, batch_size)
-        return checked_distances(distance_matrix(x, y, distance, joint_weight=joint_weight), self.dtype)
+        masks_a = labeled(masks_a, mask_id)
+        x = self.as_embedding(a, masks_a, outside, patches, batch_size)
+        y = None
+        if b is not None:
+            masks_b = labeled(masks_b, mask_id)
+            y = self.as_embedding(b, masks_b, outside, patches, batch_size)
+        distances = distance_matrix(x, y, distance, joint_weight=joint_weight)
+        return checked_distances(distances, self.dtype)
 
     def as_embedding(
         self, images: Images | Embedding, masks: Masks, outside: Outside, patches: bool, batch_size: int
@@ -475,7 +503,9 @@ class Embedder(nn.Module):
         if not (torch.is_grad_enabled() and wants_grad(images)):
             return self.embed(images, masks=masks, outside=outside, patches=patches, batch_size=batch_size)
         singles, single_masks = split_with_masks(images, masks)
-        batch = [self.load(image, mask, outside) for image, mask in zip(singles, single_masks, strict=True)]
+        batch = []
+        for image, mask in zip(singles, single_masks, strict=True):
+            batch.append(self.load(image, mask, outside))
         return self.embed_prepared(batch, patches)  # at once, as the graph holds all of them anyway
 
     # The meaning of a distance
@@ -490,8 +520,9 @@ class Embedder(nn.Module):
         A folder and its copy on the Hub have the same: of the latter the weights are read, a second for each gigabyte.
         """
         weights = self.exact_weights()
-        if self.folder is not None and len(weights) == 40:  # a commit
-            files = self.folder / checkpoint.WEIGHTS, self.folder / checkpoint.CONFIG
+        folder = self.folder
+        if folder is not None and len(weights) == 40:  # a commit
+            files = folder / checkpoint.WEIGHTS, folder / checkpoint.CONFIG
             if all(path.is_file() for path in files):
                 weights = checkpoint.content_digest(*files)
         kind, _, name_and_settings = self.label.partition(":")
@@ -529,7 +560,8 @@ class Embedder(nn.Module):
         if not self._revision and (self.has_changed() or not self._digest):
             self._digest = f"none+{weights_digest(self)[:12]}"
             self._has_changed = False
-        return f"{self.label}@{self.revision or self._digest}/{self.resolution}"
+        weights = self.revision or self._digest
+        return f"{self.label}@{weights}/{self.resolution}"
 
     def has_changed(self) -> bool:
         """Whether PyTorch counted a write to the weights since they were named (see `write_counts`)."""
@@ -580,15 +612,17 @@ class Embedder(nn.Module):
         Args:
             outside: what becomes of pixels outside masks; None for whole images. mask_id: see `embed`.
         """
-        seen = (self.image_size, self.mean, self.std, self.interpolation, self.background, self.fit)
+        preparation = (self.image_size, self.mean, self.std, self.interpolation, self.background, self.fit)
         facts = {
             **self.signature(),
             "weights": self.exact_weights(),
             "settings": json.dumps(self.config(), sort_keys=True, default=str),
-            "seen": str(seen),
+            "seen": str(preparation),
             "outside": outside or "all",
         }
-        return facts if mask_id is None else {**facts, "mask_id": str(mask_id)}
+        if mask_id is not None:
+            facts["mask_id"] = str(mask_id)
+        return facts
 
     def config(self) -> dict[str, Any]:
         """The settings that config.json needs to rebuild this model, as plain JSON values: fields of `settings`."""
@@ -596,7 +630,9 @@ class Embedder(nn.Module):
 
     def __repr__(self) -> str:
         """One line; `print(metric.backbone)` shows the layers."""
-        return f"{self.label}@{self.revision or 'none'}/{self.resolution}, {self.dtype} on {self.device}"
+        weights = self.revision or "none"
+        model = f"{self.label}@{weights}/{self.resolution}"
+        return f"{model}, {self.dtype} on {self.device}"
 
     def _maker(self) -> str:
         """The `model_id` that marks an Embedding made now.
@@ -604,10 +640,15 @@ class Embedder(nn.Module):
         Empty inside `torch.compile` and the transforms of torch.func, which cannot trace a hash, and while the weights
         are trained, as every step would be another model.
         """
-        if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
+        if torch.compiler.is_compiling():
             return ""
-        is_training = torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters())
-        return "" if is_training else self.model_id
+        transforms = torch._C._functorch.peek_interpreter_stack()
+        if transforms is not None:
+            return ""
+        parameters = self.parameters()
+        if torch.is_grad_enabled() and any(p.requires_grad for p in parameters):
+            return ""
+        return self.model_id
 
     # Weights
 
@@ -621,20 +662,26 @@ class Embedder(nn.Module):
         """
         if not self.model_type:
             raise NotImplementedError(f"{self.name} is opened by its name and cannot be saved")
-        checkpoint.write(folder, {"model_type": self.model_type, **self.config()}, self.state_dict())
+        config = {"model_type": self.model_type, **self.config()}
+        checkpoint.write(folder, config, self.state_dict())
         self._was_saved(folder, checkpoint.revision)
 
     def _was_saved(self, folder: StrPath, revision: Callable[[Path], str]) -> None:
         """Copy the calibration beside the weights that were just saved, and call new or changed ones by the folder."""
         target = Path(folder)
-        source = None if self.folder is None or self.has_changed() else self.folder / checkpoint.CALIBRATION
+        calibration = target / checkpoint.CALIBRATION
+        source = None
+        if self.folder is not None and not self.has_changed():
+            source = self.folder / checkpoint.CALIBRATION
         if source is not None and source.is_file():
             made_for = self.calibration_id()
-            same_in_target = f"{made_for.partition('@')[0]}@{revision(target)}/{self.resolution}"
-            with replacing(target / checkpoint.CALIBRATION) as path:
-                path.write_text(source.read_text("utf-8").replace(made_for, same_in_target), "utf-8")
+            settings = made_for.partition("@")[0]
+            same_in_target = f"{settings}@{revision(target)}/{self.resolution}"
+            with replacing(calibration) as path:
+                text = source.read_text("utf-8")
+                path.write_text(text.replace(made_for, same_in_target), "utf-8")
         else:
-            (target / checkpoint.CALIBRATION).unlink(missing_ok=True)  # of other weights
+            calibration.unlink(missing_ok=True)  # of other weights
         if not self._revision or self.has_changed():
             self.take_revision(revision(target))
             self.folder = target
@@ -646,7 +693,8 @@ class Embedder(nn.Module):
 
     def train(self, mode: bool = True) -> Self:
         """As `nn.Module.train`, except that a frozen model, as one kept inside a larger module, stays in eval mode."""
-        return super().train(mode and any(p.requires_grad for p in self.parameters()))
+        is_trainable = any(p.requires_grad for p in self.parameters())
+        return super().train(mode and is_trainable)
 
     def _finish(self, device: torch.device | str | None, dtype: torch.dtype | str | None) -> None:
         """Freeze weights that were just loaded, move them, and call them by the revision that they were loaded as."""

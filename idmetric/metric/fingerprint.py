@@ -25,9 +25,11 @@ def tensors_digest(tensors: Iterable[tuple[str, Any]]) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for name, value in tensors:
         if isinstance(value, Tensor) and not value.is_quantized:
-            digest.update(f"{name} {tuple(value.shape)} {value.dtype}\0".encode())
+            header = f"{name} {tuple(value.shape)} {value.dtype}\0"
+            digest.update(header.encode())
             values = value.detach().cpu().contiguous().flatten()
-            digest.update(values.view(torch.uint8).numpy().data)
+            value_bytes = values.view(torch.uint8).numpy()
+            digest.update(value_bytes.data)
         else:
             file = io.BytesIO()
             torch.save((name, value), file)
@@ -38,8 +40,11 @@ def tensors_digest(tensors: Iterable[tuple[str, Any]]) -> str:
 def keeps_values(convert: Callable[[Tensor], Tensor]) -> bool:
     """Whether a function for `nn.Module._apply` keeps values: not that of `to_empty`, nor a move to "meta"."""
     bits = [byte % 2 for byte in os.urandom(64)]  # exact in every type, and unlike what freed memory may hold
-    converted = convert(torch.tensor(bits, dtype=torch.float32, device="cpu"))
-    return converted.device.type != "meta" and converted.tolist() == bits
+    tensor = torch.tensor(bits, dtype=torch.float32, device="cpu")
+    converted = convert(tensor)
+    if converted.device.type == "meta":
+        return False
+    return converted.tolist() == bits
 
 
 def write_counts(module: nn.Module) -> list[tuple[int, int]] | None:
@@ -53,5 +58,6 @@ def write_counts(module: nn.Module) -> list[tuple[int, int]] | None:
     counts = []
     for tensor in module.state_dict(keep_vars=True).values():
         if isinstance(tensor, Tensor):
-            counts.append((id(tensor), 0 if tensor.is_inference() else tensor._version))
+            count = 0 if tensor.is_inference() else tensor._version
+            counts.append((id(tensor), count))
     return counts

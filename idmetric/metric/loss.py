@@ -125,7 +125,8 @@ class IdentityLoss(nn.Module):
         _check_choice("outside", outside, get_args(Outside))
         if not isinstance(autocast, torch.dtype):
             _check_choice("autocast", autocast, ("inherit", "off"))
-        if len(value_range) != 2 or not -math.inf < value_range[0] < value_range[1] < math.inf:
+        is_rising = len(value_range) == 2 and value_range[0] < value_range[1]
+        if not is_rising or not all(map(math.isfinite, value_range)):
             raise ValueError(f"value_range must be (lowest, highest), such as (0, 1) or (-1, 1), got {value_range}")
         if aggregate == "min" and weights is not None:
             raise ValueError("weights belong to aggregate='mean': the nearest reference needs none")
@@ -144,8 +145,10 @@ class IdentityLoss(nn.Module):
         # attributes and not buffers, which DistributedDataParallel would overwrite by those of the first process;
         # tensors made in inference mode could not join a graph later
         with opening(), torch.no_grad():
-            self._references, self._thumbnails = self._read_references(references, labeled(masks, mask_id))
-            self.reference_weights = _reference_weights(weights, self._references.cls)
+            reference_masks = labeled(masks, mask_id)
+            embedding, self._thumbnails = self._read_references(references, reference_masks)
+            self._references = embedding
+            self.reference_weights = _reference_weights(weights, embedding.cls)
 
     # References
 
@@ -163,7 +166,8 @@ class IdentityLoss(nn.Module):
             for image, mask in zip(*split_with_masks(references, masks), strict=True):
                 picture = self._metric.read_image(image)  # decoded once, for the embedding and the small picture
                 is_ready = is_array(image) and is_float(image)
-                parts.append(self._embed_reference(image if is_ready else picture, mask))
+                source = image if is_ready else picture
+                parts.append(self._embed_reference(source, mask))
                 picture.thumbnail((_SIDE, _SIDE))
                 thumbnails.append(picture)
 
@@ -172,7 +176,8 @@ class IdentityLoss(nn.Module):
         if not embedding.finite().all():
             raise NonFiniteError("the references' embedding holds NaN or infinity: embed them again, in float32")
         dtype = at_least_float32(embedding.cls).dtype
-        return copy.deepcopy(embedding.detach()).to(self._metric.device, dtype), thumbnails
+        copied = copy.deepcopy(embedding.detach())
+        return copied.to(self._metric.device, dtype), thumbnails
 
     def _embed_reference(self, source: Images | Embedding, masks: Masks) -> Embedding:
         with_patches = needs_patches(self.distance)
@@ -200,7 +205,8 @@ class IdentityLoss(nn.Module):
         }
 
     def __repr__(self) -> str:
-        return f"IdentityLoss({self._metric.label}, references={len(self._references)}, distance={self.distance!r})"
+        count = len(self._references)
+        return f"IdentityLoss({self._metric.label}, references={count}, distance={self.distance!r})"
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch's
@@ -213,9 +219,10 @@ class IdentityLoss(nn.Module):
             self._metric.to(moved.device)
 
         # references move too, but are never less precise than they were
+        device = moved.device
         dtype = torch.promote_types(moved.dtype, self._references.cls.dtype)
-        self._references = self._references.to(moved.device, dtype)
-        self.reference_weights = self.reference_weights.to(moved.device, dtype)
+        self._references = self._references.to(device, dtype)
+        self.reference_weights = self.reference_weights.to(device, dtype)
         return self
 
     # Images in, loss out
@@ -258,7 +265,8 @@ class IdentityLoss(nn.Module):
         low, high = self.value_range
         x = at_least_float32(pixels)
         if not torch.compiler.is_compiling():  # looking at values would break the graph
-            least, most = torch.stack(torch.aminmax(x.detach())).tolist()
+            extremes = torch.stack(torch.aminmax(x.detach()))
+            least, most = extremes.tolist()
             slack = _OVERSHOOT * (high - low)
             if math.isnan(least):
                 raise ValueError("the pixels hold NaN: check the model that made them, or run it in float32")
@@ -276,12 +284,14 @@ class IdentityLoss(nn.Module):
         with_patches = needs_patches(self.distance)
         with self._precision(x.device):
             if masks is None:
-                embedding = self._metric.embed_pixels(self._metric.fit_pixels(x))
+                resized = self._metric.fit_pixels(x)
+                embedding = self._metric.embed_pixels(resized)
             else:
                 views, covers = subject_of(x, masks, self.outside)
                 batch = []
                 for view, cover in zip(views, covers or [], strict=True):  # of the whole batch, or of one image each
-                    batch += [self._metric.prepare(*image) for image in zip(view, cover, strict=True)]
+                    for picture, picture_cover in zip(view, cover, strict=True):
+                        batch.append(self._metric.prepare(picture, picture_cover))
                 embedding = self._metric.embed_prepared(batch, with_patches)
         if not with_patches:
             embedding = embedding.without_patches()
@@ -289,7 +299,8 @@ class IdentityLoss(nn.Module):
         # the references are the metric's by construction, also once DistributedDataParallel has copied over its weights
         references = replace(self._references, model="")
         matrix = _eager_matrix if self.distance in _TRANSPORT else distance_matrix
-        return matrix(embedding, references, self.distance, joint_weight=self.joint_weight)
+        joint_weight = self.joint_weight
+        return matrix(embedding, references, self.distance, joint_weight=joint_weight)
 
     def _aggregated(self, distances: Tensor) -> Tensor:
         """Losses (B,) of distances (B, R)."""
@@ -339,18 +350,25 @@ class IdentityLoss(nn.Module):
             distances = self._distances(x, masks)
             losses = self._aggregated(distances)
         pairs = []
+        size = (_SIDE, _SIDE)
         for row in losses.argsort(descending=True, stable=True)[:count].tolist():
             loss = losses[row].item()
             picture = Image.new("RGB", (2 * _SIDE, _SIDE + _LINE), "white")
-            picture.paste(ImageOps.pad(image_of_pixels(x[row]), (_SIDE, _SIDE), color="white"))
-            reference = self._thumbnails[int(distances[row].argmin())]
+            image = image_of_pixels(x[row])
+            picture.paste(ImageOps.pad(image, size, color="white"))
+            nearest = int(distances[row].argmin())
+            reference = self._thumbnails[nearest]
             if reference is not None:
-                picture.paste(ImageOps.pad(reference, (_SIDE, _SIDE), color="white"), (_SIDE, 0))
+                thumbnail = ImageOps.pad(reference, size, color="white")
+                picture.paste(thumbnail, (_SIDE, 0))
             ImageDraw.Draw(picture).text((4, _SIDE + 2), f"distance {loss:.4f}; right: nearest reference", "black")
             pairs.append(LoggedPair(picture, loss, row))
 
         if hasattr(writer, "trackers"):
-            skipped = [type(tracker).__name__ for tracker in writer.trackers if not _log(tracker, pairs, step, name)]
+            skipped = []
+            for tracker in writer.trackers:
+                if not _log(tracker, pairs, step, name):
+                    skipped.append(type(tracker).__name__)
             if skipped:
                 warnings.warn(f"these trackers take no images and are skipped: {', '.join(skipped)}", stacklevel=2)
         elif writer is not None and not _log(writer, pairs, step, name):
@@ -366,14 +384,22 @@ def _log(writer: Any, pairs: Sequence[LoggedPair], step: int, name: str) -> bool
     pictures = [pair.picture for pair in pairs]
     board = getattr(writer, "writer", writer)  # of accelerate's tracker
     if hasattr(board, "add_images"):  # TensorBoard's
-        board.add_images(name, np.stack([np.asarray(picture) for picture in pictures]), step, dataformats="NHWC")
+        arrays = [np.asarray(picture) for picture in pictures]
+        images = np.stack(arrays)
+        board.add_images(name, images, step, dataformats="NHWC")
     elif getattr(writer, "name", "") in ("aim", "clearml"):  # accelerate's trackers that take no lists
-        writer.log_images({f"{name}/{number}": picture for number, picture in enumerate(pictures)}, step=step)
+        named = {}
+        for number, picture in enumerate(pictures):
+            named[f"{name}/{number}"] = picture
+        writer.log_images(named, step=step)
     elif hasattr(writer, "log_images"):  # the others
         writer.log_images({name: pictures}, step=step)
     elif type(writer).__module__.startswith("wandb") and hasattr(writer, "log"):
-        images = [sys.modules["wandb"].Image(pair.picture, caption=f"distance {pair.loss:.4f}") for pair in pairs]
-        writer.log({name: images}, step=step)
+        shown = []
+        for pair in pairs:
+            caption = f"distance {pair.loss:.4f}"
+            shown.append(sys.modules["wandb"].Image(pair.picture, caption=caption))
+        writer.log({name: shown}, step=step)
     elif callable(writer):
         writer(pairs, step)
     else:
@@ -388,7 +414,8 @@ def _frozen(metric: Embedder) -> Embedder:
     """Return a frozen copy in eval mode that shares the caller's memory; the caller's module does not change."""
     shared: dict[int, Any] = {}
     for parameter in metric.parameters():
-        shared[id(parameter)] = nn.Parameter(parameter.detach(), requires_grad=False)
+        values = parameter.detach()
+        shared[id(parameter)] = nn.Parameter(values, requires_grad=False)
     for buffer in metric.buffers():
         shared[id(buffer)] = buffer
     return copy.deepcopy(metric, shared).eval()
@@ -421,9 +448,12 @@ def _check_choice(option: str, value: Any, choices: Sequence[str]) -> None:
 def _reference_weights(weights: Sequence[float] | Tensor | None, features: Tensor) -> Tensor:
     """Weights of references that sum to 1, like their features (B, D) in device and dtype."""
     count = len(features)
-    values = torch.as_tensor([1] * count if weights is None else weights, dtype=torch.float64).detach()
-    if values.shape != (count,) or not (values >= 0).all() or not 0 < values.sum() < math.inf:
+    if weights is None:
+        weights = [1] * count
+    values = torch.as_tensor(weights, dtype=torch.float64).detach()
+    total = values.sum()
+    if values.shape != (count,) or not (values >= 0).all() or not 0 < total < math.inf:
         raise ValueError(
             f"weights of references must be {count} nonnegative numbers with a positive sum, got {values.tolist()}"
         )
-    return (values / values.sum()).to(features)
+    return (values / total).to(features)
