@@ -150,8 +150,7 @@ def split_images(images: ImageLike | Iterable[ImageLike]) -> list[ImageLike]:
     A folder or a pattern is the list of its images, see `paths.listed`.
 
     Raises:
-        ImageReadError: for a folder or pattern that names no image.
-        TypeError: for lists within lists, and for other objects.
+        ImageReadError: for a folder or pattern without images. TypeError: for nested lists, and for other objects.
     """
     if is_array(images) and images.ndim == 4:
         return list(images)
@@ -864,8 +863,7 @@ def to_pixels(
             right size already stay as they are.
 
     Raises:
-        ImageReadError: as `read_image`.
-        ValueError: for an unknown interpolation.
+        ImageReadError: as `read_image`. ValueError: for an unknown interpolation.
     """
     picture = read_picture(source, background=background, preprocessing=preprocessing)
     return picture_pixels(picture, size, background=background, interpolation=interpolation, fit=fit)
