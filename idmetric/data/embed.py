@@ -120,11 +120,11 @@ def embed(
         )
         keys: dict[int, str] = {}
         with closing(stream):
-            for done, seen in enumerate(stream, 1):
-                if seen.problem is not None:
-                    problems |= dict.fromkeys(seen.item.source, str(seen.problem))
+            for done, result in enumerate(stream, 1):
+                if result.problem is not None:
+                    problems |= dict.fromkeys(result.item.source, str(result.problem))
                 else:
-                    keys |= dict.fromkeys(seen.item.source, seen.key)
+                    keys |= dict.fromkeys(result.item.source, result.key)
                 if progress is not None:
                     progress(number * len(items) + done, len(models) * len(items))
         all_keys[name], stores[name] = keys, kept

@@ -138,8 +138,8 @@ class FunctionEncoder:
         distances = torch.full((len(subject), len(embedding)), torch.nan)
         is_seen = embedding.finite()
         if is_seen.any():
-            seen = embedding[is_seen.nonzero()[:, 0]]
-            distances[:, is_seen] = distance_matrix(subject.embedding, seen)
+            seen_regions = embedding[is_seen.nonzero()[:, 0]]
+            distances[:, is_seen] = distance_matrix(subject.embedding, seen_regions)
         return distances
 
 

@@ -92,9 +92,9 @@ def embedded_subject(
         also=lambda _, picture: {"small": small_picture(picture)},
     )
     embeddings, small_pictures = [], []
-    for seen in results:
-        embeddings.append(seen.row)
-        small_pictures.append(seen.also["small"])
+    for result in results:
+        embeddings.append(result.row)
+        small_pictures.append(result.also["small"])
 
     names = _distinct_names([describe(image) for image in images], len(images))
     pictures = tuple(distinct(np.stack(small_pictures)).tolist())

@@ -134,15 +134,15 @@ def _registered(whole: Image.Image, part: Image.Image, box: Box, side: int, step
         size = box[:, 1:] - box[:, :1]
         if size.min() < 0.5:
             return box, 0.0
-        seen = _unit(_cut(whole, box, side))
-        correlation = float((seen * target).sum())
+        window = _unit(_cut(whole, box, side))
+        correlation = float((window * target).sum())
 
         # damped, so that a step stays small without evidence
-        down, across = np.gradient((seen + target) / 2, 1 / side)
+        down, across = np.gradient((window + target) / 2, 1 / side)
         jacobian = np.concatenate([down * weights[:, :, None], across * weights[:, None]]).reshape(4, -1)
         normal = jacobian @ jacobian.T
         normal += 1e-3 * np.trace(normal) / 4 * np.eye(4, dtype=np.float32)
-        step = np.linalg.solve(normal, jacobian @ (target - seen).ravel())
+        step = np.linalg.solve(normal, jacobian @ (target - window).ravel())
         box = (box + size * step.reshape(2, 2).clip(-0.1, 0.1)).clip(0, 1)
     return box, correlation
 
@@ -214,7 +214,7 @@ def _blurred(x: Floats, width: float) -> Floats:
 
 @cache
 def _blur(width: float) -> Floats:
-    places = np.arange(-_FINE, 2 * _FINE)
-    weights = np.exp(-0.5 * ((places - np.arange(_FINE)[:, None]) / width) ** 2)
-    nearest = np.eye(_FINE)[places.clip(0, _FINE - 1)]
+    rows = np.arange(-_FINE, 2 * _FINE)
+    weights = np.exp(-0.5 * ((rows - np.arange(_FINE)[:, None]) / width) ** 2)
+    nearest = np.eye(_FINE)[rows.clip(0, _FINE - 1)]
     return np.asarray(weights @ nearest / weights.sum(1, keepdims=True), np.float32)

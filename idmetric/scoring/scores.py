@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 GIVEN = "given"  # sources of a `Limit`
 OWN_PHOTOS = "own photos"
+_MOST_NAMES = 30  # of images beside a plot
 
 
 @dataclass(frozen=True)
@@ -152,6 +153,46 @@ class Scores(Records):
         if self.threshold is None:
             return self.basis
         return f"pass: a distance of at most {self.threshold:.6g} ({self.threshold_source})"
+
+    def _repr_html_(self) -> str:
+        """The first rows with pictures of image and reference, which are read from their files."""
+        from idmetric.page import ROWS, notebook_table, picture_of  # Pillow: not for --help
+
+        lines = []
+        for row in self.rows[:ROWS]:
+            pictures = [picture_of(row[name], row[name]) for name in ("image", "reference")]
+            lines.append([*pictures, *[row.get(name) for name in self.columns]])
+        return notebook_table(["", "", *self.columns], lines, len(self.rows), [self.answered_by])
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the distance of each image, the range of the real photos and the threshold; returns matplotlib's Axes.
+
+        Args:
+            ax: Axes to draw into; default: new ones.
+
+        Raises:
+            MissingExtraError: without matplotlib.
+        """
+        need("eval", "plot()", matplotlib="matplotlib")
+        import matplotlib.pyplot as plt
+
+        from idmetric.page import short
+
+        ax = plt.subplots(layout="constrained")[1] if ax is None else ax
+        ranks = range(1, len(self.rows) + 1)
+        ax.plot([row["distance"] for row in self.rows], ranks, "o")
+        if len(self.rows) <= _MOST_NAMES:
+            ax.set_yticks(ranks, short([row["image"] for row in self.rows]))
+        ax.invert_yaxis()
+        ax.set_xlabel(f"distance ({self.signature.get('distance', '')}); lower = more surely the same identity")
+        if self.real:
+            distances = self.real.values()
+            ax.axvspan(min(distances), max(distances), alpha=0.15, label="real photos")
+        if self.threshold is not None:
+            ax.axvline(self.threshold, linestyle="--", color="gray", label=f"threshold {self.threshold:.6g}")
+        if ax.get_legend_handles_labels()[0]:
+            ax.legend()
+        return ax
 
     @property
     def summary(self) -> dict[str, Any]:

@@ -345,3 +345,13 @@ def test_rows_are_written_as_tables_and_data_frames(model: Any, tmp_path: Path) 
 def test_missing_fields_are_empty_in_csv() -> None:
     found = Scores([{"distance": 0.1, "seed": 3}, {"distance": 0.2}], ("distance", "seed"))
     assert list(csv.reader(io.StringIO(found.to_csv()))) == [["distance", "seed"], ["0.1000", "3"], ["0.2000", ""]]
+
+
+def test_a_notebook_shows_pictures_and_a_plot_has_each_distance(metric: IDSim, folder: Path) -> None:
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    scores = score(metric, str(folder / "a.png"), str(folder / "gen"), threshold=0.5)
+    assert scores._repr_html_().count("<img") == 2 * len(scores.rows)
+    ax = scores.plot()
+    assert ax.get_lines()[0].get_xdata() == pytest.approx([row["distance"] for row in scores.rows])
+    assert any(line.get_xdata()[0] == 0.5 for line in ax.get_lines())

@@ -31,17 +31,17 @@ _OTHER_STARTS = ("pissa", "olora", "loftq", "corda", "lora_ga")  # these change 
 
 def check_lora(config: Mapping[str, Any]) -> None:
     """Refuse an adapter_config.json of another kind of adapter than `merge_lora` merges, by CheckpointError."""
-    others = [setting for setting in _OTHER_KINDS if config.get(setting)]
+    unsupported = [setting for setting in _OTHER_KINDS if config.get(setting)]
     if config.get("peft_type", "LORA") != "LORA":
-        others.append(str(config["peft_type"]))
+        unsupported.append(str(config["peft_type"]))
     start = str(config.get("init_lora_weights", True))
     if start.startswith(_OTHER_STARTS):
-        others.append(start)
+        unsupported.append(start)
     for pattern in config.get("alpha_pattern") or {}:
         if not re.fullmatch(r"\^?[\w.\\]+", pattern):  # others may take forever to match
-            others.append(f"the alpha_pattern {pattern!r}")
-    if others:
-        raise CheckpointError(f"an adapter with {', '.join(others)} is not plain LoRA: merge it with peft")
+            unsupported.append(f"the alpha_pattern {pattern!r}")
+    if unsupported:
+        raise CheckpointError(f"an adapter with {', '.join(unsupported)} is not plain LoRA: merge it with peft")
 
 
 def merge_lora(

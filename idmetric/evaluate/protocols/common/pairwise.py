@@ -60,14 +60,14 @@ def prepare(
         number_of_row: dict[int, int] = {}
         numbers: dict[bytes, int] = {}
         with closing(Reader(model, look, also=also).read_ahead(items, workers, ahead=_AHEAD)) as stream:
-            for done, seen in enumerate(stream, 1):
-                if seen.problem is not None:
-                    problems |= dict.fromkeys(seen.item.source, str(seen.problem))
+            for done, image in enumerate(stream, 1):
+                if image.problem is not None:
+                    problems |= dict.fromkeys(image.item.source, str(image.problem))
                 else:
-                    digest = hashlib.sha256(seen.pixels.numpy().tobytes()).digest()
-                    pixels.setdefault(digest, seen.pixels)
+                    digest = hashlib.sha256(image.pixels.numpy().tobytes()).digest()
+                    pixels.setdefault(digest, image.pixels)
                     number = numbers.setdefault(digest, len(numbers))
-                    number_of_row |= dict.fromkeys(seen.item.source, number)
+                    number_of_row |= dict.fromkeys(image.item.source, number)
                 if progress is not None:
                     progress(metric_number * len(items) + done, len(models) * len(items))
         if problems:
