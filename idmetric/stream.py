@@ -142,7 +142,7 @@ class Look:
     """Which part of each image a model sees.
 
     Attributes:
-        masked: only the subject that masks select; images without a mask are seen whole.
+        masked: whether the caller gives items their masks; the stream cuts out every item that has one.
         outside: what becomes of pixels outside the mask, see `Embedder.embed`.
         mask_id: the subject's label, if the masks hold several.
     """
@@ -360,7 +360,7 @@ class Reader:
                 yield Seen(item, key=key, problem=problem)
 
     def _with_key(self, item: Item, image: Any, mask: Any) -> tuple[Any, Any, str]:
-        """An image and its mask, read if they are files, and the key of their embedding; "" for images in memory."""
+        """An image and its mask, read if they are files, and their key in the store; "" for arrays and PIL images."""
         key = "text"
         if image is not None:
             image = _read(image)
@@ -423,7 +423,7 @@ class Reader:
 
 
 def _read(source: Any) -> Any:
-    """The bytes of a file; what is in memory stays."""
+    """A file or bytes as `Named`; other images in memory stay as they are."""
     if isinstance(source, bytes):
         return Named(source, describe(source))
     is_path = isinstance(source, str | os.PathLike)

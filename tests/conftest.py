@@ -120,12 +120,12 @@ def small(request: pytest.FixtureRequest) -> IDSim:
 
 
 def _unnamed(*_: object) -> None:
-    """In place of `Embedder._was_saved`."""
+    """In place of `Embedder._after_saving`."""
 
 
 @pytest.fixture(scope="session")
 def metric() -> IDSim:
     """One small IDSim with random weights, on the CPU. Tests share it: saving it names the copy on disk alone."""
     model = random_model("dinov3")
-    model._was_saved = _unnamed  # type: ignore[method-assign]
+    model._after_saving = _unnamed  # type: ignore[method-assign]
     return model

@@ -111,7 +111,7 @@ def _run(args: Namespace) -> int:
     try:
         request = _checked_request(args)
         check_model(args.model)
-        scores = _scored(args, request)
+        scores = _score_and_write(args, request)
     except RequestError as error:
         raise CommandError(str(error), WRONG_USAGE) from error
 
@@ -159,7 +159,7 @@ def _checked_request(args: Namespace) -> ScoreRequest:
     return request
 
 
-def _scored(args: Namespace, request: ScoreRequest) -> Scores:
+def _score_and_write(args: Namespace, request: ScoreRequest) -> Scores:
     """Score, print the scores and write the page."""
     from idmetric.metric.images import ImageReadError
 
@@ -172,7 +172,7 @@ def _scored(args: Namespace, request: ScoreRequest) -> Scores:
 
     with warnings_as_lines(show=warn), counting_embeddings(args.quiet):
         try:
-            scores, album = _scores(args, request)
+            scores, album = _score(args, request)
         except RequestError:
             raise
         except (ImportError, ValueError, RuntimeError, OSError) as error:
@@ -201,7 +201,7 @@ def _scored(args: Namespace, request: ScoreRequest) -> Scores:
     return scores
 
 
-def _scores(args: Namespace, request: ScoreRequest) -> tuple[Scores, Album | None]:
+def _score(args: Namespace, request: ScoreRequest) -> tuple[Scores, Album | None]:
     """The scores, and with --html the pictures of the page."""
     from idmetric.metric.load import load
     from idmetric.scoring.score import ScoreSettings, scores_of

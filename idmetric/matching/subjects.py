@@ -48,7 +48,9 @@ def check_names(subjects: Subjects, words: Mapping[str, str]) -> None:
     if not subjects:
         raise RequestError("no subjects: give at least one")
     if ALL in subjects or "" in subjects:
-        raise RequestError(f"subjects cannot be called {ALL!r}, as the summary's last row is, or '': rename them")
+        raise RequestError(
+            f"a subject cannot be called {ALL!r}, as the summary's last row is, or '': rename such subjects"
+        )
     for name in words:
         if name not in subjects:
             raise RequestError(f"words for {name!r}: the subjects are called {', '.join(subjects)}")

@@ -346,8 +346,8 @@ class Embedder(nn.Module):
             patches: False drops the patch tokens, to save memory where only `cls` distances are wanted.
             workers: threads that read files ahead of the model, and hold two more batches in memory; 0: read in turn.
             progress: called with (images done, images in all) after each batch.
-            words: for models that read them (`reads_words`) all words of each image, in a list with None for a text
-                alone.
+            words: for models that read them (`reads_words`) the whole text that goes with each image, its instruction
+                included. For a text without an image, give None in its place in `images`, which is then a list.
 
         Raises:
             ImageReadError: naming the image that cannot be read.
@@ -435,12 +435,12 @@ class Embedder(nn.Module):
             batch_size: images per pass.
 
         Returns:
-            Shape (B,), float32; `.item()` gives the number for two single images. The autograd graph is kept exactly
-            when tensors that require grad were given.
+            Shape (B,), float32 or better; `.item()` gives the number for two single images. The autograd graph is kept
+            where tensors or an Embedding that require grad were given.
 
         Raises:
-            NonFiniteError: for embeddings or distances that are NaN or infinite. With a graph nothing is checked, so as
-                not to wait for the device: check your loss, as `torch.amp.GradScaler` does.
+            NonFiniteError: for embeddings or distances that are NaN or infinite. What is part of a graph is not
+                checked, so as not to wait for the device: check your loss, as `torch.amp.GradScaler` does.
         """
         if b is None:
             if not isinstance(a, Tensor):
@@ -664,9 +664,9 @@ class Embedder(nn.Module):
             raise NotImplementedError(f"{self.name} is opened by its name and cannot be saved")
         config = {"model_type": self.model_type, **self.config()}
         checkpoint.write(folder, config, self.state_dict())
-        self._was_saved(folder, checkpoint.revision)
+        self._after_saving(folder, checkpoint.revision)
 
-    def _was_saved(self, folder: StrPath, revision: Callable[[Path], str]) -> None:
+    def _after_saving(self, folder: StrPath, revision: Callable[[Path], str]) -> None:
         """Copy the calibration beside the weights that were just saved, and call new or changed ones by the folder."""
         target = Path(folder)
         calibration = target / checkpoint.CALIBRATION

@@ -224,10 +224,10 @@ def read_file(path: StrPath) -> Named:
 
 
 def open_image(source: ImageLike, upright: bool = True) -> Image.Image:
-    """The image decoded in its own mode, with the orientation of its file in `info[STORED]`.
+    """The image decoded in its own mode, with the orientation of its file in `info[STORED]`, if upright.
 
     Args:
-        source: as for `read_image`, but floats.
+        source: as for `read_image`, except float arrays and tensors.
         upright: whether to turn it by its EXIF orientation.
     """
     name = describe(source)
@@ -366,9 +366,9 @@ def _decoded(image: Image.Image, name: str, upright: bool, is_file: bool = False
             _check_size(image)
             _check_readable(image, name)
             has_more_frames = image.tell() == 0 and is_animated(image)
-            # before decoding, by which Pillow forgets the depth, and turns TIFFs and forgets how they were stored
+            # before decoding, by which Pillow forgets the depth
             has_16_bits = any(";16" in str(tile[3]) for tile in getattr(image, "tile", ()))
-            if image.format != "TIFF":
+            if image.format != "TIFF":  # which decoding turns; a damaged PNG shows when it is decoded, not by its EXIF
                 image.load()
             orientation = _exif_orientation(image, name) if upright else None
             image.load()
@@ -646,16 +646,16 @@ def average_to(cover: Tensor, size: Sides) -> Tensor:
     """Coverage (..., H, W) averaged to (..., *size), so that values are exact fractions of area; differentiable."""
     if cover.shape[-2:] == tuple(size):
         return cover
-    narrow = _averaged_rows(cover, size[1])
-    small = _averaged_rows(narrow.mT, size[0]).mT.contiguous()
+    narrow = _averaged_last_axis(cover, size[1])
+    small = _averaged_last_axis(narrow.mT, size[0]).mT.contiguous()
     return small.clamp(0, 1).to(cover.dtype)
 
 
-def _averaged_rows(x: Tensor, count: int) -> Tensor:
+def _averaged_last_axis(x: Tensor, count: int) -> Tensor:
     """Means over `count` equal stretches of the last axis, ends counted by the fraction they cover; in float64."""
     import torch
 
-    dtype = torch.float32 if x.is_mps else torch.float64
+    dtype = torch.float32 if x.device.type == "mps" else torch.float64
     length = x.shape[-1]
     edges = torch.arange(count + 1, dtype=dtype, device=x.device) * length / count
     last_pixel = edges.long().clamp(max=length - 1)

@@ -103,10 +103,10 @@ def score(
     """Compute distances of images to the references of one subject, sorted; lower = more surely the same identity.
 
     Args:
-        references: images of the subject: a path, a folder, a pattern, an image in memory (see `ImageLike`; rows call
-            the fourth of a list reference[3]), or a list of them; or an `Embedding`, or the .idm file that it was saved
-            to, which hold no pictures in which copies could be found.
-        images: the images to score, given in the same way; rows call the fourth of a list image[3].
+        references: images of the subject: a path, a folder, a pattern, an image in memory (see `ImageLike`), or a list
+            of them. In rows, images in memory are named by their place: reference[3] is the fourth. Or an `Embedding`,
+            or the .idm file that it was saved to: these hold no pictures, so copies cannot be found.
+        images: the images to score, given in the same way; in rows image[3] is the fourth.
         aggregate: with several references, the distance to the nearest ("best") or the mean distance.
         include_references: also score references that are among the images.
         mask_dir: a folder with the subject mask of each image, see `idmetric.metric.paths.mask_of`.
@@ -156,8 +156,8 @@ def score_pairs(
 
     Args:
         pairs: a CSV file, a pandas DataFrame or a list of dicts with columns a,b[,mask_a,mask_b], and others that are
-            carried through; or a list of tuples (a, b) or (a, b, mask_a, mask_b). All but files may hold images in
-            memory, which rows of the fourth pair call reference[3] and image[3].
+            carried through; or a list of tuples (a, b) or (a, b, mask_a, mask_b). All but CSV files may hold images
+            in memory; in rows, those of the fourth pair are reference[3] and image[3].
         progress: as in `score`. settings: other options of `score`; without `aggregate`.
 
     Raises:

@@ -374,4 +374,4 @@ class VisIDEmbed(Embedder):
         settings = json.dumps(self.config(), indent=2, sort_keys=True)
         with replacing(target / SETTINGS) as path:
             path.write_text(settings + "\n", encoding="utf-8")
-        self._was_saved(target, folder_revision)
+        self._after_saving(target, folder_revision)
