@@ -301,6 +301,8 @@ class Parts:
         except FileNotFoundError:  # joined with others meanwhile
             self.reload()
             return self._row(key)
+        except OSError:  # no damage: the row may be read later
+            raise
         except Exception as error:  # whatever a damaged header gives
             self._places.pop(key, None)
             warnings.warn(f"{str(part.path)!r} is damaged, rows of it are made again: {error}", stacklevel=2)

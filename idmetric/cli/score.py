@@ -7,6 +7,7 @@ cannot be written is a warning, and does not change the status.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from argparse import Namespace
@@ -98,6 +99,8 @@ def main(argv: Sequence[str] | None = None, prog: str = ALIAS) -> int:
     outputs = [path for path in (args.html, args.output) if path]
     if len(outputs) == 2 and is_same_file(*outputs):
         parser.error("--html and --output name one file: give each its own")
+    if args.fail_over is not None and math.isnan(args.fail_over):
+        parser.error("--fail-over must be a number")
     if args.pairs and (args.paths or args.ref):
         parser.error("--pairs takes no other images")
     count = len(args.paths) + len(args.ref)

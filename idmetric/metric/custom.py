@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from idmetric.metric.embedder import Embedder, LoadedImage
+from idmetric.metric.embedder import Embedder, LoadedImage, weighted
 from idmetric.metric.embedding import Embedding
 from idmetric.metric.errors import CheckpointError
 from idmetric.metric.images import image_of_pixels
@@ -103,4 +103,4 @@ class Custom(Embedder):
                 f"{features.dtype} of shape {tuple(features.shape)}"
             )
         embedding = replace(embedding.detach(), model=self._maker())
-        return embedding if patches else embedding.without_patches()
+        return weighted(embedding, batch, features) if patches else embedding.without_patches()

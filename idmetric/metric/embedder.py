@@ -100,6 +100,18 @@ def split_with_masks(images: Any, masks: Masks) -> tuple[list[Any], list[MaskLik
     return singles, single_masks
 
 
+def weighted(embedding: Embedding, batch: Sequence[LoadedImage], like: Tensor) -> Embedding:
+    """An embedding whose patches are weighted by how much of each the masks cover, in the type of `like`."""
+    if embedding.grid is None or all(cover is None for _, cover in batch):
+        return embedding
+    covers = []
+    for pixels, cover in batch:
+        covers.append(torch.ones_like(pixels[0]) if cover is None else cover)
+    stacked = torch.stack(covers).to(like)
+    weights = F.adaptive_avg_pool2d(stacked, embedding.grid)
+    return replace(embedding, weights=weights.flatten(1))
+
+
 class Embedder(nn.Module):
     """A model that embeds images, bound to its own preprocessing.
 
@@ -304,18 +316,7 @@ class Embedder(nn.Module):
         placed = [place(pixels, device) for pixels, _ in batch]
         images = torch.stack(placed)
         embedding = self.embed_pixels(images)
-        if not patches:
-            return embedding.without_patches()
-        if embedding.grid is None or all(cover is None for _, cover in batch):
-            return embedding
-
-        # how much of each patch the masks cover
-        covers = []
-        for pixels, cover in batch:
-            covers.append(torch.ones_like(pixels[0]) if cover is None else cover)
-        stacked = torch.stack(covers).to(images)
-        weights = F.adaptive_avg_pool2d(stacked, embedding.grid)
-        return replace(embedding, weights=weights.flatten(1))
+        return weighted(embedding, batch, images) if patches else embedding.without_patches()
 
     def embed(
         self,

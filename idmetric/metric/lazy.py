@@ -1,6 +1,6 @@
 """Names and modules that are imported on first use, so that importing the package stays quick and loads no torch.
 
-__getattr__, __dir__ = lazy(__name__, {"read_image": "idmetric.metric.images.read"})
+__getattr__, __dir__ = lazy(__name__, {"read_image": "idmetric.metric.images"})
 """
 
 from __future__ import annotations

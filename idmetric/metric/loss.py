@@ -277,7 +277,9 @@ class IdentityLoss(nn.Module):
                 )
         x = (x - low) / (high - low)
         is_outside = (x < 0) | (x > 1)
-        return torch.where(is_outside, x.detach().clamp(0, 1), x)  # torch's clamp has no gradient at 0 and 1 either
+        nan_if_infinite = x.detach() - x.detach()  # which a clamp would hide in a compiled loss
+        clamped = x.detach().clamp(0, 1) + nan_if_infinite
+        return torch.where(is_outside, clamped, x)  # torch's clamp has no gradient at 0 and 1 either
 
     def _distances(self, x: Tensor, masks: Tensor | None) -> Tensor:
         """Distances (B, R) of pixels in [0, 1] to the references."""

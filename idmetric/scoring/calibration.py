@@ -11,6 +11,7 @@ refused for any other. The curve is of the similarity 1 - distance.
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -142,6 +143,8 @@ class Calibration:
         Raises:
             CalibrationError: if no such rate is listed.
         """
+        if not 0 < rate < 1:
+            raise ValueError(f"a false-accept rate is a share of pairs, such as 0.05, got {rate:g}")
         distances = {}
         for threshold in self.thresholds:
             listed_rate = round(float(threshold["false_accept_rate"]), 9)
@@ -213,7 +216,7 @@ def calibration_of(
             well, if there is one and it holds for these.
 
     Raises:
-        CalibrationError: for one that is damaged, and a given one that is missing or does not hold.
+        CalibrationError: for a given one that is damaged, missing or does not hold.
     """
     if given is None or given == STORED:
         folder = metric.folder
@@ -222,7 +225,13 @@ def calibration_of(
             if given is None:
                 return None
             raise CalibrationError(f"{metric.name} has no calibration in its folder: make one, idmetric eval calibrate")
-        calibration = replace(Calibration.read(path), source="stored calibration")
+        try:
+            calibration = replace(Calibration.read(path), source="stored calibration")
+        except CalibrationError as error:
+            if given == STORED:
+                raise
+            warnings.warn(f"scores have no answers: {error}", stacklevel=3)
+            return None
     elif isinstance(given, Calibration):
         calibration = given
     else:

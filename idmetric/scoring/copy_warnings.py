@@ -55,7 +55,7 @@ def warn_of_repeated_references(repeated: Mapping[str, str]) -> None:
 
 def warn_of_no_pictures() -> None:
     """Give a `CopyWarning` for references that are embeddings."""
-    message = "copies are not looked for, as the references are embeddings without pictures (copies=False, --no-copies)"
+    message = "copies are not looked for, as the references are embeddings without pictures (in Python copies=False)"
     warnings.warn(message, CopyWarning, stacklevel=2)
 
 

@@ -14,7 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from PIL import Image
 
@@ -74,6 +74,8 @@ class ScoreSettings:
     def __post_init__(self) -> None:
         if self.aggregate not in ("best", "mean"):
             raise RequestError(f"unknown aggregate {self.aggregate!r}: choose best, mean")
+        if self.outside not in get_args(Outside):
+            raise RequestError(f"unknown outside {self.outside!r}: choose {', '.join(get_args(Outside))}")
         if self.on_error not in ("fail", "skip"):
             raise RequestError(f"unknown on_error {self.on_error!r}: choose fail, skip")
         if self.threshold is not None and math.isnan(self.threshold):
@@ -202,8 +204,10 @@ def scores_of(
     signature = metric.signature(settings.distance)
     rows = []
     columns: dict[str, None] = {}
-    for entry, image, reference in entries:
+    for (entry, image, reference), of_references in zip(entries, distances, strict=True):
         row = judged(entry, signature, calibration, settings.threshold)
+        if calibration is not None and settings.aggregate == "mean" and not request.pairs:
+            row["probability"] = float(calibration.probability(of_references).mean())
         rows.append(row)
         columns |= dict.fromkeys(row)
         if album is not None:

@@ -100,6 +100,7 @@ def test_the_exit_status_speaks_of_errors_unless_a_distance_is_to_fail(run: Runn
     assert status == 3
     assert err.endswith(f"{farthest['image']} at {farthest['distance']:.4f}\n")
     assert run.all("ref.png gen --fail-over 2")[::2] == (0, "")
+    assert run.all("ref.png gen --fail-over nan")[0] == 2
 
 
 def test_copies_are_warned_of(run: Runner, folder: Path) -> None:

@@ -292,6 +292,12 @@ def test_the_threshold_at_a_rate_is_that_of_the_nearest_listed_rate_at_or_below(
     assert limit.source == f"given calibration, {100 * rate:g} % of pairs"
 
 
+@pytest.mark.parametrize("rate", [5, 1, 0, float("nan")])
+def test_a_rate_is_a_share(rate: float) -> None:
+    with pytest.raises(ValueError, match="a share of pairs"):
+        listing(0.05).threshold_at(rate)
+
+
 def listing(*rates: float) -> Calibration:
     """A calibration with thresholds at these rates; the distance at a rate r is 2 r."""
     thresholds = tuple({"false_accept_rate": rate, "distance": 2 * rate, "low": rate} for rate in rates)

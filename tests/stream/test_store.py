@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -80,6 +81,22 @@ def test_many_parts_are_joined_and_stores_that_were_open_find_all_rows(
         np.testing.assert_array_equal(store.vectors(keys[:8])[:, 0], range(8))
     assert Store(tmp_path).vectors(keys)[:, 0].tolist() == list(range(24))
     assert Store(tmp_path, patches=True).embedding(["0"]).patches is not None
+
+
+def test_a_part_that_cannot_be_read_for_a_moment_is_not_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST_PARTS", 4)
+    keys = [str(number) for number in range(6)]
+    for key in keys[:4]:
+        stored(tmp_path, [key], numbered([key]))
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module._Part, "row", fails)
+        for key in keys[4:]:
+            stored(tmp_path, [key], numbered([key]))
+    assert Store(tmp_path).vectors(keys)[:, 0].tolist() == list(range(6))
 
 
 # Damage
