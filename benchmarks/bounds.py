@@ -32,7 +32,7 @@ class Bound(NamedTuple):
 
 # some room beyond the ratios in benchmarks/reports/speed.md, measured on two cores
 BOUNDS = (
-    Bound("sinkhorn", "geomloss, pair by pair", "sinkhorn, 20 x 20", least=3.0),
+    Bound("sinkhorn", "geomloss, pair by pair", "sinkhorn, 20 x 20", least=4.0),
     Bound("metrics", "DreamSim's encoders", "this metric", least=20.0),
     Bound("start", "idmetric score --model tiny, two images", "import torch", most=1.6),
     Bound("start", "idmetric score --help", "import torch", most=0.15),

@@ -109,7 +109,7 @@ class Page:
 
     Attributes:
         facts: name -> text, how the numbers were made. notes: sentences at the end.
-        threshold: the largest value that passes; with one, the first plot gets a slider that judges the pictures anew.
+        threshold: the largest value that passes; with one, the first plot gets a slider that changes the verdicts.
         threshold_source: where it comes from, in words.
     """
 

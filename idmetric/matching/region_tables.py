@@ -24,7 +24,7 @@ _NEEDED = "path,x,y,w,h[,label,score] or path,left,top,right,bottom[,label,score
 
 
 def read_region_table(path: str) -> Annotations:
-    """The regions in a table, see `files.tables`; RequestError for missing columns, and rows without a path."""
+    """The regions in a table, see `idmetric.tables`; RequestError for missing columns, and rows without a path."""
     table = tables.read_table(path, known=_KNOWN)
     rows = ((f"{path}, row {number}", row) for number, row in table.records())
     return _of_rows(path, table.columns, rows)

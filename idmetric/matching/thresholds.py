@@ -75,7 +75,7 @@ def own_limit(subject: Subject, distance: str, aggregate: Aggregate = "best") ->
 
 
 def larger(own: Limit | None, by_pairs: Limit | None) -> Limit | None:
-    """The larger limit of those that are there.
+    """The larger of two limits, either of which may be missing.
 
     A further genuine photo lies beyond the limit of n photos in 1 of n + 1 cases, and a photo in a composite more often
     (benchmarks/states.py).

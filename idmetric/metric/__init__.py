@@ -1,5 +1,5 @@
 """Scores the identity in two images: what `IDSim()(a, b)`, `idmetric score` and `IdentityLoss` run.
 
-This room imports nothing outside of itself. To read it from the top: `distance.embedding`, `distance.matrix`,
-`images.read`, `models.embedder`, `models.idsim`, `scoring.score`, then `idmetric.cli.score`.
+This room imports nothing outside of itself. To read it from the top: `images`, `embedding`, `distance`, `embedder` and
+`idsim`; then `idmetric.stream`, `idmetric.scoring.score` and `idmetric.cli.score`.
 """

@@ -140,7 +140,7 @@ class Embedder(nn.Module):
     named: NamedScore | None = None  # the published score that it was opened by
     reads_words = False  # whether text changes an image's embedding
     has_patches = True  # whether embeddings may have patches
-    may_see_nothing = False  # whether rows of NaN are no errors
+    may_see_nothing = False  # whether rows of NaN are allowed
     _compiled: Callable[..., Any] | None = None
     _digest = ""  # of weights without a revision
     _writes: list[tuple[int, int]] | None = None  # see `write_counts`; when they were last looked at
@@ -668,7 +668,7 @@ class Embedder(nn.Module):
         self._after_saving(folder, checkpoint.revision)
 
     def _after_saving(self, folder: StrPath, revision: Callable[[Path], str]) -> None:
-        """Copy the calibration beside the weights that were just saved, and call new or changed ones by the folder."""
+        """Copy the calibration beside the saved weights, and name new or changed weights after the folder."""
         target = Path(folder)
         calibration = target / checkpoint.CALIBRATION
         source = None
@@ -704,11 +704,11 @@ class Embedder(nn.Module):
         self.take_revision()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        self.has_changed()  # before the move, after which writes are counted anew
+        self.has_changed()  # before the move, after which the count of writes starts again
         bits = torch.finfo(self.dtype).bits
         moved: Self = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch's
 
-        # to move weights is no change of them, but wider ones keep the rounding of a narrower type
+        # moving weights does not change them, but widened ones keep the rounding of a narrower type
         more_bits = torch.finfo(self.dtype).bits - bits
         if (more_bits > 0 and self._is_rounded) or not keeps_values(fn):
             self._has_changed = True

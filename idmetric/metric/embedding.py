@@ -186,7 +186,7 @@ class Embedding:
             raise RequestError(f"cannot read the embedding {shown_path}: {error.strerror or error}") from error
         except (SafetensorError, KeyError, TypeError, ValueError) as error:
             problem = f"{type(error).__name__}: {error}"
-        raise RequestError(f"{shown_path} is no embedding, or damaged ({problem}): embed its images and save it again")
+        raise RequestError(f"{shown_path} is not an intact embedding ({problem}): embed its images and save it again")
 
 
 def _of_file(tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> Embedding:

@@ -537,8 +537,9 @@ def save_sealed(tensors: dict[str, Tensor], path: Path, metadata: Mapping[str, s
         header = json.loads(file.read(size))
         header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
         text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-        file.seek(8)
-        file.write(text.ljust(size))
+        if len(text) <= size:
+            file.seek(8)
+            file.write(text.ljust(size))
     seal(path)
 
 

@@ -456,8 +456,8 @@ def _refuse(error: Exception, name: str) -> NoReturn:
             "pip install pillow-heif and, in Python, pillow_heif.register_heif_opener())"
         )
     else:
-        kind = type(error).__name__
-        reason = f"it cannot be read, as it is damaged, cut short, closed or too large ({error or kind})"
+        problem = str(error) or type(error).__name__
+        reason = f"it cannot be read, as it is damaged, cut short, closed or too large ({problem})"
     raise ImageReadError(name, reason) from error
 
 

@@ -55,8 +55,10 @@ def load(source: StrPath, **options: Any) -> Embedder:
     if name in FROZEN:
         name, pool = FROZEN[name]
         options = {"pool": pool, **options}
-    if kind not in ("idsim", "nearid") and options.pop("preprocessing", None) == "release":
-        raise ValueError(f"{name!r}: preprocessing='release' is for ID-Sim and NearID alone")
+    if kind not in ("idsim", "nearid"):
+        preprocessing = options.pop("preprocessing", None)
+        if preprocessing not in (None, "standard"):
+            raise ValueError(f"{name!r}: preprocessing={preprocessing!r} is for ID-Sim and NearID alone")
 
     module, class_name = _CLASSES[kind]
     model_class = getattr(importlib.import_module(module), class_name)

@@ -87,7 +87,7 @@ class Records(Sequence[Record]):
         return pandas.DataFrame(self.rows, columns=list(self.columns))
 
     def to_csv(self) -> str:
-        """Format CSV text with a header, for spreadsheets (see `files.tables`); numbers have four decimals.
+        """Format CSV text with a header, for spreadsheets (see `idmetric.tables`); numbers have four decimals.
 
         A missing or undefined value is an empty field.
         """

@@ -1,4 +1,4 @@
-"""Files of pairs, numbers in tables, and that no output replaces an input."""
+"""What the command takes: folders, masks, files of pairs; numbers in tables, and that no output replaces an input."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,15 +15,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from idmetric import IDSim, score_pairs
+from idmetric import IDSim, load, score_pairs
 from idmetric.cli import score
 from idmetric.cli.command import refuse_inputs
 from idmetric.cli.data import main as data_main
 from idmetric.cli.eval import main as eval_main
 from idmetric.cli.gallery import main as gallery_main
 from idmetric.gallery import Gallery
+from idmetric.gallery.sources import GalleryError, GallerySource, entries
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files import OutputError, file_id
+from idmetric.metric.paths import mask_of, masks_of
 from idmetric.scoring.pairs import COLUMNS, read_pairs
 from idmetric.tables import four, rounded
 from tests.embed_parts import pictures
@@ -255,3 +258,72 @@ def test_galleries_and_data_commands_never_write_over_what_they_read(
     assert {path: path.read_bytes() for path in before} == before
     (folder / "gen" / "found.csv").write_text("of the last run")
     assert gallery_main(["dedupe", "gen", "--output", "gen/found.csv", *shared]) == 0
+
+
+def test_a_folder_or_pattern_is_a_reference_in_the_command(run: Run, folder: Path) -> None:
+    by_files = found(run, "--ref", "refs/1.png", "--ref", "refs/2.png", "--ref", "refs/10.png", "gen")
+    assert list(by_files["real"]) == ["refs/1.png", "refs/2.png", "refs/10.png"]
+    for given in (("--ref", "refs", "gen"), ("refs", "gen"), ("refs/*.png", "gen"), ("--ref", "refs/**", "gen/*")):
+        assert found(run, *given) == by_files, given
+    assert run("--ref", "made", "gen")[0] == run("--ref", "no*", "gen")[0] == 2
+
+
+def test_references_among_the_candidates_are_left_out(run: Run, folder: Path) -> None:
+    (folder / "gen" / "link.png").symlink_to(folder / "refs" / "2.png")
+    alone = found(run, "refs", "gen/a", "gen/b")
+    both = found(run, "refs", "gen", "refs")
+    assert both.pop("references_left_out") == ["gen/link.png", "refs/1.png", "refs/2.png", "refs/10.png"]
+    alone.pop("references_left_out")
+    assert both == alone
+    assert "left out, as references: gen/link.png" in run("refs", "gen")[1]
+    status, _, err = run("refs", "refs/2.png")
+    assert (status, "all images are references" in err) == (2, True)
+
+
+def test_masks_are_found_by_the_images_own_path(run: Run, folder: Path, saved: Path) -> None:
+    boxes = {"a/0.png": (2, 2, 20, 20), "b/0.png": (15, 5, 35, 28), "1.png": (0, 0, 30, 12)}
+    for name, box in boxes.items():
+        mask(folder / "masks" / name, box)
+    assert mask_of("masks", "gen/b/0.png") == str(Path("masks/b/0.png"))
+    rows = found(run, "refs/1.png", "gen/a", "gen/b/0.png", "--mask-dir", "masks", "--distance", "patch")["rows"]
+    model = load(saved, device="cpu")
+    for row in rows:
+        own = folder / "masks" / Path(row["image"]).relative_to("gen")
+        expected = model(
+            folder / "refs/1.png", folder / row["image"], "patch", mask_a=folder / "masks/1.png", mask_b=own
+        )
+        assert row["distance"] == pytest.approx(expected.item(), abs=1e-6)
+    masks = [folder / "masks" / name for name in ("a/0.png", "b/0.png")]
+    given = [folder / "gen" / name for name in ("a/0.png", "b/0.png")]
+    by_folder = model.embed(given, masks=folder / "masks")
+    assert by_folder.cls.equal(model.embed(given, masks=masks).cls)
+
+
+def test_one_mask_for_two_images_is_refused(run: Run, folder: Path, saved: Path) -> None:
+    mask(folder / "masks/0.png", (2, 2, 20, 20))
+    mask(folder / "masks/1.png", (2, 2, 20, 20))
+    images = ("gen/a/0.png", "gen/b/0.png")
+    status, out, err = run("refs/1.png", *images, "--mask-dir", "masks")
+    assert (status, out) == (2, "")
+    for name in (*images, "masks/0.png", "masks/a", "masks/b"):
+        assert name in err
+    (folder / "p.csv").write_text("refs/1.png,gen/a/0.png\nrefs/1.png,gen/b/0.png\n")
+    assert run("--pairs", "p.csv", "--mask-dir", "masks")[0] == 2
+    with pytest.raises(GalleryError, match="would be the mask of both"):
+        list(entries([GallerySource(str(folder / "gen"), str(folder / "masks"))], masked=True))
+    with pytest.raises(RequestError, match="would be the mask of both"):
+        load(saved, device="cpu").embed([str(folder / name) for name in images], masks=folder / "masks")
+    os.link(folder / "gen/a/0.png", folder / "gen/again.png")
+    (folder / "masks/again.png").symlink_to("0.png")
+    masks_of(folder / "masks", [str(folder / "gen/a/0.png"), str(folder / "gen/again.png")])  # one image
+
+
+def test_two_masks_that_are_as_specific_are_refused(run: Run, folder: Path) -> None:
+    for name in ("0.jpg", "0.png"):
+        mask(folder / "masks" / name, (2, 2, 20, 20))
+    (folder / "gen/a/0.png").rename(folder / "gen/a/0.webp")
+    says = f"both {Path('masks/0.jpg')} and {Path('masks/0.png')} may be its mask"
+    with pytest.raises(RequestError, match=re.escape(says)):
+        mask_of("masks", "gen/a/0.webp")
+    status, _, err = run("refs/10.png", "gen/a/0.webp", "--mask-dir", "masks")
+    assert (status, says in err) == (2, True)

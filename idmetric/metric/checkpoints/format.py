@@ -46,7 +46,7 @@ def file_of(folder: Path, name: str) -> Path:
     """A file of a model folder.
 
     Raises:
-        CheckpointError: if there is no such file.
+        CheckpointError: if the file does not exist.
     """
     path = folder / name
     if not path.is_file():
@@ -115,7 +115,7 @@ def read(folder: Path) -> Checkpoint:
     config = read_json(path)
     if config.get("format") != FORMAT:
         saved_format = config.get("format")
-        raise CheckpointError(f"{str(path)!r} is no config of idmetric's format {FORMAT}: it has {saved_format!r}")
+        raise CheckpointError(f"{str(path)!r} is not a config in idmetric's format {FORMAT}: it has {saved_format!r}")
     weights = file_of(folder, WEIGHTS)
     return Checkpoint(config, read_finite(weights, packed=True), revision_of(weights, path), folder)
 

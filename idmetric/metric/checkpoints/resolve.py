@@ -31,7 +31,7 @@ def resolve(
 
     Args:
         source: the name of a release, even if there is a folder of that name; a folder; or the repository `owner/name`.
-        files: names of the needed files, or patterns of them. A file that does not exist is no error here.
+        files: names of the needed files, or patterns of them. Files that do not exist are not an error here.
         revision: commit, branch or tag; default that of the release, else the repository's main branch.
         cache_dir: where downloads are kept; default the Hub client's cache.
         token: for gated and private repositories; default the one that `hf auth login` stored. It is never shown.
