@@ -26,7 +26,7 @@ import numpy as np
 from numpy.random import Generator
 from PIL import Image, ImageOps
 
-from idmetric.data.manifest.table import read
+from idmetric.data.old_manifest.table import read
 from idmetric.matching.assignment import State
 
 KINDS = ("right", "look-alikes", "replaced", "missing", "twice")

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from idmetric.data.manifest.table import Manifest, read
+from idmetric.data.old_manifest.table import Manifest, read
 from idmetric.metric.images import SIZE
 from idmetric.scoring.copies import THRESHOLD, Print, compare, take_print
 

@@ -39,8 +39,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.data.manifest.table import Manifest, Row
 from idmetric.data.nearest import nearest, unit
+from idmetric.data.old_manifest.table import Manifest, Row
 from idmetric.evaluate.protocols import folder
 from idmetric.evaluate.protocols.common.ranked import Search, searched
 from idmetric.evaluate.protocols.common.scorers import Bound, EvalSettings, VectorScorer, slices

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from idmetric.data.importers.run import import_dataset
-from idmetric.data.manifest.errors import ManifestError
+from idmetric.data.old_manifest.errors import ManifestError
 
 
 def encoded(image: Image.Image, kind: str = "PNG") -> bytes:

@@ -24,7 +24,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from idmetric import Backbone
-from idmetric.data.manifest.table import Manifest, Row, read
+from idmetric.data.old_manifest.table import Manifest, Row, read
 from idmetric.evaluate.settings import option
 from idmetric.train.gradcache import cached_backward
 from idmetric.train.loop import TrainError, TrainSettings, fit

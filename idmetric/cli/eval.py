@@ -36,7 +36,7 @@ from idmetric.metric.files import Progress, need
 from idmetric.store import cache_folder
 
 if TYPE_CHECKING:
-    from idmetric.data.manifest.table import Manifest
+    from idmetric.data.old_manifest.table import Manifest
     from idmetric.evaluate.evaluation import Evaluation
     from idmetric.evaluate.protocols.common.result import Result
     from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, PairJudge

@@ -23,7 +23,7 @@ from idmetric.metric.files import need
 from idmetric.train.options import TrainSettings
 
 if TYPE_CHECKING:
-    from idmetric.data.manifest.table import Manifest
+    from idmetric.data.old_manifest.table import Manifest
     from idmetric.train.loop import Recipe, Stopped
     from idmetric.train.processes import Processes
 
@@ -153,7 +153,7 @@ def run(name: str, module: Any, args: Namespace) -> Stopped | None:
 def _data(module: Any, args: Namespace, processes: Processes, smoke_folder: Path) -> Manifest:
     """The manifest without unreadable rows, which the main process finds for all; or that of --smoke."""
     from idmetric.cli.data.common import progress
-    from idmetric.data.manifest.table import read
+    from idmetric.data.old_manifest.table import read
     from idmetric.train.batches import check
 
     if args.data is None:

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from idmetric.data.look import check_masks
-from idmetric.data.manifest.errors import ManifestError
-from idmetric.data.manifest.table import Manifest
+from idmetric.data.old_manifest.errors import ManifestError
+from idmetric.data.old_manifest.table import Manifest
 from idmetric.metric.embedder import Embedder
 from idmetric.metric.embedding import Embedding
 from idmetric.metric.images import describe

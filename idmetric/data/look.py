@@ -10,7 +10,7 @@ import numpy as np
 from idmetric.stream import Look
 
 if TYPE_CHECKING:
-    from idmetric.data.manifest.table import Manifest
+    from idmetric.data.old_manifest.table import Manifest
 
 
 def mask_of(look: Look, manifest: Manifest, row: int) -> Any:

@@ -10,13 +10,13 @@ from idmetric.metric.errors import RequestError
 from idmetric.metric.paths import matches
 
 if TYPE_CHECKING:
-    from idmetric.data.manifest.table import Manifest
+    from idmetric.data.old_manifest.table import Manifest
 
 
 def read_data(path: Path) -> Manifest:
     """Read a manifest, or make one of a folder with one folder per identity, or join those of a pattern."""
     from idmetric.data.importers.run import import_dataset
-    from idmetric.data.manifest.table import FORMATS, merge, read
+    from idmetric.data.old_manifest.table import FORMATS, merge, read
 
     if not path.exists():
         sources = matches(os.fspath(path))

@@ -14,7 +14,7 @@ from idmetric.metric.paths import IMAGE_ENDINGS
 from idmetric.store import content
 
 if TYPE_CHECKING:
-    from idmetric.data.manifest.table import Manifest
+    from idmetric.data.old_manifest.table import Manifest
 
 MANIFESTS = (".parquet", ".csv", ".jsonl")
 
@@ -115,7 +115,7 @@ def _manifest(path: Path) -> Manifest:
         GalleryError: for another table, or one with boxes to cut out; it names the importer.
     """
     from idmetric.data.importers.run import import_dataset
-    from idmetric.data.manifest.table import ManifestError, read
+    from idmetric.data.old_manifest.table import ManifestError, read
 
     kind = "wildlife" if path.name == "metadata.csv" else "table"
     try:

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from idmetric.data.manifest.check import Progress, faults, without
-from idmetric.data.manifest.lineage import image_keys
-from idmetric.data.manifest.table import Manifest, ManifestError
+from idmetric.data.old_manifest.check import Progress, faults, without
+from idmetric.data.old_manifest.lineage import image_keys
+from idmetric.data.old_manifest.table import Manifest, ManifestError
 from idmetric.metric.embedder import Embedder
 from idmetric.metric.images import SQUASH, WHITE, Color, Fit, ImageLike, ImageReadError, describe, read_image, to_pixels
 from idmetric.metric.masks import cut_out
@@ -211,7 +211,7 @@ def check(
             (the rest of a triplet, distractors of a lost view), with a warning that counts them.
         masks: also check that the masks in the manifest exist and select something.
         decode: decode the images; False only looks for the files, which is quicker.
-        most_ratio, progress: see `idmetric.data.manifest.check.faults`.
+        most_ratio, progress: see `idmetric.data.old_manifest.check.faults`.
     """
     used = data.replace(part_mask=None, part_mask_bytes=None)
     if not masks:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 
-from idmetric.data.manifest.table import Manifest
+from idmetric.data.old_manifest.table import Manifest
 from idmetric.metric.embedder import Embedder
 from idmetric.metric.errors import NonFiniteError
 from idmetric.stream import embedding_of, items_of_images

@@ -15,7 +15,7 @@ from idmetric.metric.embedder import Embedder
 from idmetric.train.lora import folded
 
 if TYPE_CHECKING:
-    from idmetric.data.manifest.table import Manifest
+    from idmetric.data.old_manifest.table import Manifest
     from idmetric.data.painter import Painter
 
 

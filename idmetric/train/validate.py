@@ -13,8 +13,8 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.data.manifest.lineage import VIEW_ROLES, image_keys, lineages, parent_rows
-from idmetric.data.manifest.table import Manifest
+from idmetric.data.old_manifest.lineage import VIEW_ROLES, image_keys, lineages, parent_rows
+from idmetric.data.old_manifest.table import Manifest
 from idmetric.evaluate.protocols.common.matched import Matched, matched
 from idmetric.evaluate.statistics.margins import directed_margins, margin_rates, oracle_agreement
 from idmetric.evaluate.statistics.ranking import average_precision, roc_auc

@@ -7,9 +7,9 @@ import pytest
 from PIL import Image
 
 from idmetric.cli.data import main
-from idmetric.data.manifest.check import faults, without
-from idmetric.data.manifest.split import leaks
-from idmetric.data.manifest.table import Manifest, Row, read
+from idmetric.data.old_manifest.check import faults, without
+from idmetric.data.old_manifest.split import leaks
+from idmetric.data.old_manifest.table import Manifest, Row, read
 from tests.runner import Runner
 
 

@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 from idmetric.cli import data as cli
-from idmetric.data.manifest.split import leaks
-from idmetric.data.manifest.table import Manifest, Row, read
+from idmetric.data.old_manifest.split import leaks
+from idmetric.data.old_manifest.table import Manifest, Row, read
 from tests.runner import Runner
 
 
@@ -163,7 +163,7 @@ def test_what_is_wrong_with_the_output_is_said_before_the_work(
     run: Runner, photos: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("idmetric.data.embed.embed_rows", None)  # would fail
-    monkeypatch.setattr("idmetric.data.manifest.check.faults", None)
+    monkeypatch.setattr("idmetric.data.old_manifest.check.faults", None)
     mine = ("photos.parquet", "--model", "tiny", "--device", "cpu")
     for command in (("curate", "photos.parquet", "--recipe", "visme"), ("mine", "negatives", *mine),
                     ("mine", "triplets", "photos.parquet")):  # fmt: skip

@@ -8,7 +8,7 @@ import pytest
 from idmetric.cli import data
 from idmetric.cli.data import frames
 from idmetric.data.frames.choose import SAMPLINGS
-from idmetric.data.manifest.table import read
+from idmetric.data.old_manifest.table import read
 from tests.clip_files import mask, picture, write_folder, write_masks, write_video
 from tests.runner import Runner
 

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from idmetric.cli import eval as cli
-from idmetric.data.manifest.table import read
+from idmetric.data.old_manifest.table import read
 from idmetric.data.reading import read_data
 from tests.conftest import random_model
 from tests.evaluate.protocols.parts import Near

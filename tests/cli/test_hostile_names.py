@@ -12,8 +12,8 @@ from safetensors.numpy import save_file
 
 from idmetric.cli.command import say
 from idmetric.cli.main import main
-from idmetric.data.manifest.summary import as_text
-from idmetric.data.manifest.table import Manifest, Row
+from idmetric.data.old_manifest.summary import as_text
+from idmetric.data.old_manifest.table import Manifest, Row
 from idmetric.evaluate.protocols.common import tables
 from idmetric.evaluate.protocols.common.result import Result, Value
 from idmetric.metric.idsim import TINY

@@ -14,9 +14,9 @@ from idmetric.data.curate import recipes
 from idmetric.data.curate.balance import balanced, choose, distinct, two_views
 from idmetric.data.curate.filters import IDSIM_RULES, Rule, apply_rules, read_rules, rules_json
 from idmetric.data.curate.masking import draw_masking, inherit_masks, missing_masks, require_masks
-from idmetric.data.manifest.lineage import followers, lineages
-from idmetric.data.manifest.split import leaks, split
-from idmetric.data.manifest.table import Manifest, ManifestError, Row
+from idmetric.data.old_manifest.lineage import followers, lineages
+from idmetric.data.old_manifest.split import leaks, split
+from idmetric.data.old_manifest.table import Manifest, ManifestError, Row
 
 # ID-Sim, supplement, Table 1 (MVImgNet2: "20,000+") and Table 2
 TABLE_1 = {"MET": 734, "ILIAS": 900, "FORB": 4050, "GLDv2": 4503, "WildlifeReID10k": 9756, "SOP": 11318,

@@ -14,8 +14,8 @@ from PIL import Image
 
 from idmetric import Backbone, IDSim
 from idmetric.data.embed import embed
-from idmetric.data.manifest.errors import ManifestError
-from idmetric.data.manifest.table import Manifest, Row
+from idmetric.data.old_manifest.errors import ManifestError
+from idmetric.data.old_manifest.table import Manifest, Row
 from idmetric.evaluate.protocols.common import baselines, scorers
 from idmetric.evaluate.protocols.common.models import open_model
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, bind

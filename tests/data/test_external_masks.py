@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw
 from idmetric.cli import data as cli
 from idmetric.data.curate.external_masks import attach_masks
 from idmetric.data.generate.compose import read_pair
-from idmetric.data.manifest.table import Manifest, Row, read
+from idmetric.data.old_manifest.table import Manifest, Row, read
 from tests.runner import Runner
 
 SIZE = (60, 40)

@@ -17,7 +17,7 @@ from idmetric.data.frames.choose import SAMPLINGS, Faults, Sampling, candidates,
 from idmetric.data.frames.clips import AnnotatedClip, find_clips
 from idmetric.data.frames.extract import Extraction, extract, finished, to_manifest
 from idmetric.data.frames.footage import Footage, Frame, open_clip, read_boxes
-from idmetric.data.manifest.table import read
+from idmetric.data.old_manifest.table import read
 from idmetric.data.sharpness import blur_score
 from idmetric.matching.video import ClipError
 from idmetric.metric.images import ImageReadError

@@ -25,8 +25,8 @@ from idmetric.data.generate.jobs import GenerateTask, frame_seed, run_jobs
 from idmetric.data.generate.masks import CleanBackground
 from idmetric.data.generate.weights import Place, Rejection
 from idmetric.data.generate.wording import read_wording
-from idmetric.data.manifest.split import leaks, split
-from idmetric.data.manifest.table import Manifest, Row, read
+from idmetric.data.old_manifest.split import leaks, split
+from idmetric.data.old_manifest.table import Manifest, Row, read
 from idmetric.metric.errors import RequestError
 from idmetric.metric.images import ImageReadError
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from idmetric.data.generate.grid import STRENGTHS, grid_context_task, grid_identity_task, grid_sources, plain
-from idmetric.data.manifest.table import Manifest, merge, read
+from idmetric.data.old_manifest.table import Manifest, merge, read
 from idmetric.evaluate.protocols.sensitivity_idsim_fig6 import cells
 from idmetric.metric.errors import RequestError
 from tests.data.test_generate import (

@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from idmetric.data.importers.run import import_dataset
-from idmetric.data.manifest.errors import ManifestError
-from idmetric.data.manifest.schema import text_of
-from idmetric.data.manifest.table import Manifest, Row, read
+from idmetric.data.old_manifest.errors import ManifestError
+from idmetric.data.old_manifest.schema import text_of
+from idmetric.data.old_manifest.table import Manifest, Row, read
 from tests.import_parts import put_all
 
 CAFE = unicodedata.normalize("NFC", "café")

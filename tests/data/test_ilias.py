@@ -10,8 +10,8 @@ from PIL import Image
 
 from idmetric.cli.data import main
 from idmetric.data.importers.run import import_dataset
-from idmetric.data.manifest.errors import ManifestError
-from idmetric.data.manifest.table import Manifest, Row, read
+from idmetric.data.old_manifest.errors import ManifestError
+from idmetric.data.old_manifest.table import Manifest, Row, read
 from tests.import_parts import refuses
 
 # object -> queries, positives

@@ -14,10 +14,10 @@ from PIL import Image
 from idmetric.data.importers.mtg import oracle_score
 from idmetric.data.importers.run import ImportJob, import_dataset
 from idmetric.data.importers.source import Source, open_source
-from idmetric.data.manifest.check import faults
-from idmetric.data.manifest.errors import ManifestError
-from idmetric.data.manifest.split import leaks
-from idmetric.data.manifest.table import Manifest, Row, read
+from idmetric.data.old_manifest.check import faults
+from idmetric.data.old_manifest.errors import ManifestError
+from idmetric.data.old_manifest.split import leaks
+from idmetric.data.old_manifest.table import Manifest, Row, read
 from idmetric.metric.images import read_image
 from idmetric.metric.masks import read_mask
 from tests.hub_server import COMMIT, HubServer

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from idmetric.data.manifest.table import FORMATS, ROLES, SLOTS, Manifest, ManifestError, Row, merge, read
+from idmetric.data.old_manifest.table import FORMATS, ROLES, SLOTS, Manifest, ManifestError, Row, merge, read
 from idmetric.metric.images import ImageReadError
 
 

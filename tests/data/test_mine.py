@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from idmetric.data import nearest as neighbors
 from idmetric.data.curate.mine import Placed, grouped, hard_negatives, hard_pairs
-from idmetric.data.manifest.lineage import followers, lineages
-from idmetric.data.manifest.table import Manifest, Row
 from idmetric.data.nearest import nearest_other
+from idmetric.data.old_manifest.lineage import followers, lineages
+from idmetric.data.old_manifest.table import Manifest, Row
 
 
 def brute_force(

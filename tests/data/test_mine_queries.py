@@ -11,7 +11,7 @@ import pytest
 from idmetric.cli.data import main
 from idmetric.data.curate.mine import query_negatives
 from idmetric.data.importers.run import import_dataset
-from idmetric.data.manifest.table import Manifest, merge, read
+from idmetric.data.old_manifest.table import Manifest, merge, read
 from idmetric.train.visme.data import prepare
 from tests.mmeb_files import write_train
 

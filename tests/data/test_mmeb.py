@@ -11,10 +11,10 @@ from idmetric import ImageReadError
 from idmetric.data.curate.balance import distinct
 from idmetric.data.importers.mmeb_sets import target_words
 from idmetric.data.importers.run import import_dataset
-from idmetric.data.manifest.check import faults
-from idmetric.data.manifest.lineage import image_keys
-from idmetric.data.manifest.summary import problems
-from idmetric.data.manifest.table import Manifest, ManifestError, Row, read
+from idmetric.data.old_manifest.check import faults
+from idmetric.data.old_manifest.lineage import image_keys
+from idmetric.data.old_manifest.summary import problems
+from idmetric.data.old_manifest.table import Manifest, ManifestError, Row, read
 from tests.import_parts import refuses
 from tests.mmeb_files import COLORS, TOKEN, image, table, write_eval, write_train
 

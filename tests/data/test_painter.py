@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from idmetric.data.manifest.table import Manifest, Row
+from idmetric.data.old_manifest.table import Manifest, Row
 from idmetric.data.painter import Painter
 
 PAINTER = Painter(3, 64, views=2, strengths=(1.0, 0.25), distractors=True, edits=True, parts=True, contexts=True)

@@ -14,7 +14,7 @@ from PIL import Image
 from idmetric.cli import data as cli
 from idmetric.data.curate.recipes import ilgen_real
 from idmetric.data.importers.run import import_dataset
-from idmetric.data.manifest.table import Manifest, Row, read
+from idmetric.data.old_manifest.table import Manifest, Row, read
 from idmetric.train.ilgen.data import classes_of
 from tests.import_parts import refuses
 from tests.runner import Runner

@@ -14,7 +14,7 @@ from idmetric.cli.data import main
 from idmetric.data.frames.choose import SAMPLINGS
 from idmetric.data.generate.masks import SEGMENTER, Sam
 from idmetric.data.generate.weights import Place
-from idmetric.data.manifest.table import read
+from idmetric.data.old_manifest.table import read
 from idmetric.metric.errors import CheckpointError
 from tests import diffusion_parts as parts
 

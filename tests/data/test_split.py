@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from idmetric.data.manifest.lineage import blocks
-from idmetric.data.manifest.split import leaks, split, split_rows
-from idmetric.data.manifest.table import Manifest, Row
+from idmetric.data.old_manifest.lineage import blocks
+from idmetric.data.old_manifest.split import leaks, split, split_rows
+from idmetric.data.old_manifest.table import Manifest, Row
 
 
 def flat(identities: int, images: int = 3, dataset: str = "d") -> list[Row]:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from idmetric.data.importers.run import import_dataset
-from idmetric.data.manifest.split_words import split_name, split_word
-from idmetric.data.manifest.table import Manifest, Row, read
+from idmetric.data.old_manifest.split_words import split_name, split_word
+from idmetric.data.old_manifest.table import Manifest, Row, read
 from tests.import_parts import put_all, refuses
 
 ANIMALS = [("rex", 1, "train"), ("tom", 2, "train"), ("rex", 3, "test"), ("tom", 4, "test")]
@@ -96,7 +96,7 @@ def test_columns_of_splits_in_tables_and_manifests(tmp_path: Path, words: tuple[
 
 
 def test_a_split_in_two_spellings_is_no_leak() -> None:
-    from idmetric.data.manifest.split import leaks
+    from idmetric.data.old_manifest.split import leaks
 
     rows = [Row("a", "1.jpg", split="Train"), Row("a", "2.jpg", split="training"), Row("a", "3.jpg", split="dev2")]
     manifest = Manifest.from_rows(rows)

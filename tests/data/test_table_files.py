@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from idmetric.data.importers.run import import_dataset
-from idmetric.data.manifest.table import read
+from idmetric.data.old_manifest.table import read
 from idmetric.evaluate.protocols.generator.outputs import read_table as read_outputs
 from idmetric.matching.casts import read_cast
 from idmetric.matching.region_files import read_regions

@@ -13,9 +13,9 @@ from idmetric.data.curate.triplets import PAIRINGS, mixture, parse_ratio
 from idmetric.data.generate.engines import open_engine
 from idmetric.data.generate.idsim import noise_task
 from idmetric.data.generate.wording import read_wording
-from idmetric.data.manifest.errors import ManifestError
-from idmetric.data.manifest.split import leaks
-from idmetric.data.manifest.table import Manifest, Row, read
+from idmetric.data.old_manifest.errors import ManifestError
+from idmetric.data.old_manifest.split import leaks
+from idmetric.data.old_manifest.table import Manifest, Row, read
 
 
 def mined(count: int, split: str = "train") -> Manifest:

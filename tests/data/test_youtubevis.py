@@ -15,7 +15,7 @@ from idmetric.cli.data import main
 from idmetric.data.frames.annotations import with_codes
 from idmetric.data.frames.clips import find_clips
 from idmetric.data.frames.footage import open_clip
-from idmetric.data.manifest.table import read
+from idmetric.data.old_manifest.table import read
 from idmetric.matching.codes import decode
 from idmetric.matching.video import ClipError
 

@@ -12,7 +12,7 @@ from PIL import Image
 import idmetric
 from idmetric import IDSim
 from idmetric.cli.eval import main
-from idmetric.data.manifest.table import Manifest
+from idmetric.data.old_manifest.table import Manifest
 from idmetric.evaluate.protocols.common.result import Result, Value
 from idmetric.metric.errors import RequestError
 

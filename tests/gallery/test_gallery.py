@@ -13,8 +13,8 @@ import torch
 from PIL import Image
 
 from idmetric import IDSim, ImageReadError
-from idmetric.data.manifest.table import Manifest, Row
 from idmetric.data.nearest import nearest, unit
+from idmetric.data.old_manifest.table import Manifest, Row
 from idmetric.gallery import (
     Gallery,
     GalleryError,

@@ -13,7 +13,7 @@ import torch
 
 from idmetric import IDSim, load
 from idmetric.data.embed import embed_rows
-from idmetric.data.manifest.table import Manifest, Row
+from idmetric.data.old_manifest.table import Manifest, Row
 from idmetric.gallery import Gallery, GalleryError
 from idmetric.metric.fingerprint import weights_digest
 from idmetric.metric.images import Named, read_file

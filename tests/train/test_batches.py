@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from idmetric import IDSim, ImageReadError
-from idmetric.data.manifest.table import Manifest, ManifestError, Row
+from idmetric.data.old_manifest.table import Manifest, ManifestError, Row
 from idmetric.train.batches import (
     Pictures,
     batch_rows,

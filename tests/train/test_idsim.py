@@ -18,7 +18,7 @@ from torch import Tensor
 
 from idmetric import IDSim, load
 from idmetric.cli.train import main
-from idmetric.data.manifest.table import Manifest, Row, read
+from idmetric.data.old_manifest.table import Manifest, Row, read
 from idmetric.metric import timm_models
 from idmetric.metric.errors import CheckpointError
 from idmetric.metric.idsim import IDSimConfig

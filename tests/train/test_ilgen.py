@@ -18,7 +18,7 @@ from torch import Tensor
 
 from idmetric import Backbone, IDSim, load
 from idmetric.cli.train import main
-from idmetric.data.manifest.table import Manifest, ManifestError, Row, read
+from idmetric.data.old_manifest.table import Manifest, ManifestError, Row, read
 from idmetric.metric.errors import CheckpointError
 from idmetric.train import state
 from idmetric.train.ilgen.config import PAPER, SMOKE, ILGenTraining

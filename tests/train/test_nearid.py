@@ -17,7 +17,7 @@ from torch import Tensor
 
 from idmetric import CheckpointError, NearID, load
 from idmetric.cli.train import main
-from idmetric.data.manifest.table import Manifest, ManifestError, Row, read
+from idmetric.data.old_manifest.table import Manifest, ManifestError, Row, read
 from idmetric.metric import timm_models
 from idmetric.train import state
 from idmetric.train.batches import generator

@@ -14,7 +14,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 from torch import Tensor, nn
 
 from idmetric import ImageReadError
-from idmetric.data.manifest.table import Manifest, Row, read
+from idmetric.data.old_manifest.table import Manifest, Row, read
 from idmetric.metric.embedder import Embedder
 from idmetric.train.processes import Processes
 from idmetric.train.state import TrainError

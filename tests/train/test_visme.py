@@ -18,7 +18,7 @@ from torch import Tensor
 
 from idmetric import VisIDEmbed, load
 from idmetric.cli.train import main
-from idmetric.data.manifest.table import Manifest, ManifestError, Row, read
+from idmetric.data.old_manifest.table import Manifest, ManifestError, Row, read
 from idmetric.metric.errors import RequestError
 from idmetric.metric.visid.config import CANDIDATE, TASKS
 from idmetric.train import state

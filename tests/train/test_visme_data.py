@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from idmetric.data.curate.mine import hard_pairs
-from idmetric.data.manifest.table import Manifest, ManifestError, Row
+from idmetric.data.old_manifest.table import Manifest, ManifestError, Row
 from idmetric.metric.visid.config import CANDIDATE, TASKS, VisIDConfig
 from idmetric.train.visme.data import Prepared, prepare
 from idmetric.train.visme.wording import CAPTION, WordedRow

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from idmetric.cli.eval import main as evaluate
 from idmetric.data.importers.run import import_dataset
-from idmetric.data.manifest.table import Manifest, Row, merge, read
+from idmetric.data.old_manifest.table import Manifest, Row, merge, read
 from idmetric.metric.visid.config import VisIDConfig
 from idmetric.train.visme.batch_sampler import draw
 from idmetric.train.visme.data import prepare

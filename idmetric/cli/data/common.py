@@ -13,7 +13,7 @@ from idmetric.metric.files import Progress
 from idmetric.tables import first_few
 
 if TYPE_CHECKING:
-    from idmetric.data.manifest.table import Manifest
+    from idmetric.data.old_manifest.table import Manifest
 
 T = TypeVar("T")
 _SHOWN = 20  # images that an error lists
@@ -38,7 +38,7 @@ def add_on_error(parser: ArgumentParser) -> None:
 
 def check_output(path: Path) -> None:
     """Check before the work that a manifest can be written there."""
-    from idmetric.data.manifest.table import FORMATS
+    from idmetric.data.old_manifest.table import FORMATS
     from idmetric.metric.files import check_writable
 
     if path.suffix.lower() not in FORMATS:
@@ -48,7 +48,7 @@ def check_output(path: Path) -> None:
 
 def of_splits(manifest: Manifest, args: Namespace) -> Manifest:
     """The rows of the splits that --split names, or all rows."""
-    from idmetric.data.manifest.split_words import split_name
+    from idmetric.data.old_manifest.split_words import split_name
 
     if not args.split:
         return manifest
@@ -78,7 +78,7 @@ def progress(items: Iterable[T], total: int | None, what: str, quiet: bool = Fal
 
 def refuse_leaks(manifest: Manifest) -> None:
     """Refuse a manifest with identities in more than one split."""
-    from idmetric.data.manifest.split import leaks
+    from idmetric.data.old_manifest.split import leaks
 
     splits_of = leaks(manifest)
     if splits_of:
@@ -114,7 +114,7 @@ def identities(manifest: Manifest) -> int:
 
 def save(manifest: Manifest, out: Path, dry: bool = False) -> None:
     """Write the manifest, unless the run is dry, and print its size."""
-    from idmetric.data.manifest.lineage import has_image  # needs numpy
+    from idmetric.data.old_manifest.lineage import has_image  # needs numpy
 
     verb = "would write"
     if not dry:

@@ -37,7 +37,7 @@ from idmetric.cli.options import add_shared, natural, positive
 from idmetric.tables import aligned
 
 if TYPE_CHECKING:
-    from idmetric.data.manifest.table import Manifest
+    from idmetric.data.old_manifest.table import Manifest
 
 MASKS = ("mask", "mask_bytes", "part_mask", "part_mask_bytes")
 RECIPES = ("idsim", "nearid", "visme", "ilgen", "ilgen-real")
@@ -110,8 +110,8 @@ def run(args: Namespace) -> int:
     """Curate; returns the exit status."""
     from idmetric.data.curate import recipes
     from idmetric.data.curate.filters import read_rules, rules_json
-    from idmetric.data.manifest.check import without
-    from idmetric.data.manifest.table import read
+    from idmetric.data.old_manifest.check import without
+    from idmetric.data.old_manifest.table import read
 
     # the recipe and its options
     recipe = getattr(recipes, args.recipe.replace("-", "_"))
@@ -161,7 +161,7 @@ def run(args: Namespace) -> int:
 def _problems(args: Namespace, chosen: Manifest) -> dict[int, str]:
     """Row -> why its image or mask cannot be used; only NearID trains with masks."""
     from idmetric.data.curate.masking import missing_masks
-    from idmetric.data.manifest.check import faults
+    from idmetric.data.old_manifest.check import faults
 
     problems: dict[int, str] = {}
     has_masks = args.recipe == "nearid"

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from idmetric.data.generate.engine import Engine
     from idmetric.data.generate.jobs import GenerateTask
     from idmetric.data.generate.wording import Wording
-    from idmetric.data.manifest.table import Manifest
+    from idmetric.data.old_manifest.table import Manifest
 
 ENGINES = {  # of each task, in the order of their use; --engine chooses another for distractors
     "context": ("qwen_edit",),
@@ -168,7 +168,7 @@ def run(args: Namespace) -> int:
     """Make all images, then the manifest; returns 4 if some were left out."""
     from idmetric.data.generate.idsim import noised
     from idmetric.data.generate.wording import read_wording
-    from idmetric.data.manifest.table import merge
+    from idmetric.data.old_manifest.table import merge
     from idmetric.metric.errors import RequestError
 
     check_output(args.out)
@@ -221,7 +221,7 @@ def _refuse_unused(args: Namespace, task_name: str, models: Sequence[str]) -> No
 
 def _limited(args: Namespace) -> Manifest:
     """The rows of the manifest that --dataset and --limit choose."""
-    from idmetric.data.manifest.table import read
+    from idmetric.data.old_manifest.table import read
     from idmetric.metric.errors import RequestError
 
     manifest = read(args.manifest)
@@ -277,7 +277,7 @@ def _make_objects(args: Namespace, words: Wording) -> int:
     """Make objects, then their relit images; every shard relights the objects that it made."""
     from idmetric.data.curate.recipes import ILGEN
     from idmetric.data.generate.ilgen import VARIANTS, object_task, relight_task
-    from idmetric.data.manifest.table import merge
+    from idmetric.data.old_manifest.table import merge
 
     domain = args.domain or "generic"
     per_category = args.each or _OBJECTS
@@ -303,7 +303,7 @@ def _make_objects(args: Namespace, words: Wording) -> int:
 def _make_grid(args: Namespace, manifest: Manifest, words: Wording) -> int:
     """Make the grids of all photos; every shard changes the context of its anchors and of the edits that it made."""
     from idmetric.data.generate.grid import grid_context_task, grid_identity_task, grid_sources, plain
-    from idmetric.data.manifest.table import merge
+    from idmetric.data.old_manifest.table import merge
 
     sources = grid_sources(manifest, args.views)
     repaint, edit = (_opened(args, name) for name in ENGINES["grid"])

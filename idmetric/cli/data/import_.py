@@ -56,7 +56,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Import the images, check them, and write the manifest."""
     from idmetric.data.importers.run import ImportJob
-    from idmetric.data.manifest.check import faults, without
+    from idmetric.data.old_manifest.check import faults, without
 
     common.check_output(args.out)
     if args.embed and args.out.suffix.lower() != ".parquet":

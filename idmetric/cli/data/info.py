@@ -27,9 +27,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Print the summary and the problems."""
-    from idmetric.data.manifest.check import faults
-    from idmetric.data.manifest.summary import as_text, problems
-    from idmetric.data.manifest.table import read
+    from idmetric.data.old_manifest.check import faults
+    from idmetric.data.old_manifest.summary import as_text, problems
+    from idmetric.data.old_manifest.table import read
 
     check_output(None, "leave it open")
     manifest = read(args.manifest)

@@ -50,8 +50,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Attach or make the masks and write the manifest; returns 4 if images were left out."""
     from idmetric.data.curate.external_masks import attach_masks
-    from idmetric.data.manifest.check import without
-    from idmetric.data.manifest.table import read
+    from idmetric.data.old_manifest.check import without
+    from idmetric.data.old_manifest.table import read
 
     if args.folder is None and (args.threshold, args.mask_id) != (None, None):
         raise ValueError("--threshold and --mask-id are used with --from alone")

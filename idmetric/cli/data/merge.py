@@ -25,7 +25,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Merge the manifests, print their sizes, and write the result."""
-    from idmetric.data.manifest.table import merge, read
+    from idmetric.data.old_manifest.table import merge, read
 
     parts = [read(path) for path in args.manifests]
     merged = merge(parts, shared=args.shared)

@@ -106,8 +106,8 @@ def _mine(args: Namespace) -> int:
 
     from idmetric.data.curate import mine
     from idmetric.data.embed import embed_rows
-    from idmetric.data.manifest.lineage import lineages
-    from idmetric.data.manifest.table import read
+    from idmetric.data.old_manifest.lineage import lineages
+    from idmetric.data.old_manifest.table import read
     from idmetric.metric.load import load
 
     # the rows to embed, with the texts that models of images and texts see
@@ -164,7 +164,7 @@ def _mine(args: Namespace) -> int:
 
 def _triplets(args: Namespace) -> int:
     from idmetric.data.curate.triplets import MIXTURES, mixture, parse_ratio
-    from idmetric.data.manifest.table import read
+    from idmetric.data.old_manifest.table import read
 
     real = read(args.manifest)
     context = real if args.context is None else read(args.context)

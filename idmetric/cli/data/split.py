@@ -35,8 +35,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Split and write."""
-    from idmetric.data.manifest.split import leaks, split, split_rows
-    from idmetric.data.manifest.table import read
+    from idmetric.data.old_manifest.split import leaks, split, split_rows
+    from idmetric.data.old_manifest.table import read
 
     parts = read_parts(args.part)
     manifest = read(args.manifest)

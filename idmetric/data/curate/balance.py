@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.data.curate.filters import column_values
-from idmetric.data.manifest.lineage import followers, image_keys, without_orphans
-from idmetric.data.manifest.table import Manifest
+from idmetric.data.old_manifest.lineage import followers, image_keys, without_orphans
+from idmetric.data.old_manifest.table import Manifest
 
 
 def balanced(sizes: Mapping[str, int], total: int) -> dict[str, int]:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from idmetric.data.manifest.table import Manifest, ManifestError
+from idmetric.data.old_manifest.table import Manifest, ManifestError
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files import StrPath, replacing
 from idmetric.metric.images import ImageReadError, read_image

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.data.manifest.lineage import followers, without_orphans
-from idmetric.data.manifest.table import COLUMNS, Manifest
+from idmetric.data.old_manifest.lineage import followers, without_orphans
+from idmetric.data.old_manifest.table import COLUMNS, Manifest
 from idmetric.metric.files import read_json_file
 
 Where = Mapping[str, Any]  # column -> value, or a list of values

@@ -7,8 +7,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from idmetric.data.manifest.lineage import parent_rows
-from idmetric.data.manifest.table import Manifest, ManifestError
+from idmetric.data.old_manifest.lineage import parent_rows
+from idmetric.data.old_manifest.table import Manifest, ManifestError
 from idmetric.tables import first_few
 
 # NearID, section 4.1 "Role-Aware Data Augmentation": anchors, positives, distractors

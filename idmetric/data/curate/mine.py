@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.data.curate.balance import hashed
-from idmetric.data.manifest.lineage import has_image, image_keys, lineages, with_parents_found
-from idmetric.data.manifest.table import Manifest
 from idmetric.data.nearest import Neighbors, nearest_other
+from idmetric.data.old_manifest.lineage import has_image, image_keys, lineages, with_parents_found
+from idmetric.data.old_manifest.table import Manifest
 from idmetric.metric.ties import comparable
 
 Progress = Callable[[int, int], None]

@@ -29,8 +29,8 @@ from idmetric.data.curate.balance import (
 )
 from idmetric.data.curate.filters import IDSIM_RULES, NEARID_RULES, Applied, Rule, apply_rules
 from idmetric.data.curate.masking import inherit_masks
-from idmetric.data.manifest.split import split
-from idmetric.data.manifest.table import Manifest
+from idmetric.data.old_manifest.split import split
+from idmetric.data.old_manifest.table import Manifest
 
 Existing = Literal["refuse", "keep", "overwrite"]  # treatment of existing splits
 _REAL = Rule(keep={"role": "real"}, why="real images alone")

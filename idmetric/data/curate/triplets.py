@@ -18,9 +18,9 @@ import numpy as np
 
 from idmetric.data.curate.balance import hashed, shares
 from idmetric.data.curate.mine import Placed, grouped
-from idmetric.data.manifest.errors import ManifestError
-from idmetric.data.manifest.lineage import lineages, parent_rows, with_parents_found
-from idmetric.data.manifest.table import Manifest, merge
+from idmetric.data.old_manifest.errors import ManifestError
+from idmetric.data.old_manifest.lineage import lineages, parent_rows, with_parents_found
+from idmetric.data.old_manifest.table import Manifest, merge
 
 MIXTURES = ("real", "context", "identity")
 SLOTS = ("anchor", "positive", "negative")

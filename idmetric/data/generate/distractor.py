@@ -11,7 +11,7 @@ from idmetric.data.generate.engine import Engine, Request
 from idmetric.data.generate.jobs import GenerateTask, Job, Made, edit_jobs, read_source
 from idmetric.data.generate.weights import Rejection
 from idmetric.data.generate.wording import Wording
-from idmetric.data.manifest.table import Manifest
+from idmetric.data.old_manifest.table import Manifest
 from idmetric.metric.images import ImageReadError
 
 _LONGEST_RATIO = 8  # of sides; engines fail on longer strips

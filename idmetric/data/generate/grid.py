@@ -14,7 +14,7 @@ from idmetric.data.generate.engine import Engine, Request
 from idmetric.data.generate.jobs import GenerateTask, Job, Made, job_from, read_source, require
 from idmetric.data.generate.weights import Rejection
 from idmetric.data.generate.wording import Wording
-from idmetric.data.manifest.table import Manifest
+from idmetric.data.old_manifest.table import Manifest
 from idmetric.metric.errors import RequestError
 
 STRENGTHS = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)  # F.1

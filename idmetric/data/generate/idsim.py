@@ -28,7 +28,7 @@ from idmetric.data.generate.jobs import (
 )
 from idmetric.data.generate.weights import Rejection
 from idmetric.data.generate.wording import Wording
-from idmetric.data.manifest.table import Manifest
+from idmetric.data.old_manifest.table import Manifest
 from idmetric.metric.errors import RequestError
 
 CONTEXT_SEED = 0  # "a fixed generator seed ensures determinism"; the paper does not say which

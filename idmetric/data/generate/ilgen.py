@@ -31,7 +31,7 @@ from idmetric.data.generate.jobs import (
 from idmetric.data.generate.masks import CleanBackground
 from idmetric.data.generate.weights import Rejection
 from idmetric.data.generate.wording import Wording
-from idmetric.data.manifest.table import Manifest
+from idmetric.data.old_manifest.table import Manifest
 
 VARIANTS = 4  # N (section 4.1)
 

@@ -24,7 +24,7 @@ from idmetric.data.generate.compose import Pair, Parameters, read_pair
 from idmetric.data.generate.engine import Engine
 from idmetric.data.generate.weights import Rejection, Weighted
 from idmetric.data.generate.wording import Wording
-from idmetric.data.manifest.table import Manifest, Row
+from idmetric.data.old_manifest.table import Manifest, Row
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files import StrPath, read_json_file, replacing
 from idmetric.metric.images import ImageReadError

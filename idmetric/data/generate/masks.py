@@ -24,7 +24,7 @@ from PIL import Image
 from idmetric.data.generate.compose import Bits, mask_image
 from idmetric.data.generate.jobs import Progress, short_hash
 from idmetric.data.generate.weights import Rejection, Repository, Weighted
-from idmetric.data.manifest.table import Manifest
+from idmetric.data.old_manifest.table import Manifest
 from idmetric.matching.detect_models import Sam2
 from idmetric.matching.regions import Box
 from idmetric.metric.files import need, replacing

@@ -20,8 +20,8 @@ from statistics import fmean
 from idmetric.data.importers.folders import pictures
 from idmetric.data.importers.run import Columns, ImportJob
 from idmetric.data.importers.source import read_json
-from idmetric.data.manifest.errors import ManifestError
-from idmetric.data.manifest.table import Row
+from idmetric.data.old_manifest.errors import ManifestError
+from idmetric.data.old_manifest.table import Row
 from idmetric.metric.files import read_text
 from idmetric.metric.paths import is_image, matching
 from idmetric.tables import text_lines

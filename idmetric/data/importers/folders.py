@@ -17,8 +17,8 @@ from typing import Any
 
 from idmetric.data.importers.run import ImportJob
 from idmetric.data.importers.split_folders import split_level
-from idmetric.data.manifest.errors import ManifestError
-from idmetric.data.manifest.table import Row
+from idmetric.data.old_manifest.errors import ManifestError
+from idmetric.data.old_manifest.table import Row
 from idmetric.metric.paths import IMAGE_ENDINGS, images_below
 from idmetric.tables import first_few
 

@@ -22,8 +22,8 @@ from pathlib import Path, PurePosixPath
 from idmetric.data.importers.folders import pictures
 from idmetric.data.importers.run import Columns, ImportJob
 from idmetric.data.importers.source import read_json
-from idmetric.data.manifest.errors import ManifestError
-from idmetric.data.manifest.table import Row
+from idmetric.data.old_manifest.errors import ManifestError
+from idmetric.data.old_manifest.table import Row
 from idmetric.metric.files import read_bytes
 from idmetric.metric.paths import is_image, walk
 from idmetric.tables import number_of, read_cells

@@ -9,7 +9,7 @@ from typing import Any
 
 from PIL import Image
 
-from idmetric.data.manifest.errors import ManifestError
+from idmetric.data.old_manifest.errors import ManifestError
 from idmetric.metric.images import open_file
 
 _ENDINGS = {"JPEG": ".jpg", "PNG": ".png", "WEBP": ".webp", "GIF": ".gif", "BMP": ".bmp", "TIFF": ".tif", "MPO": ".jpg"}

@@ -29,8 +29,8 @@ import numpy as np
 from idmetric.data.importers.mmeb_sets import target_words
 from idmetric.data.importers.run import Columns, ImportJob, Record, as_list
 from idmetric.data.importers.source import Source, locate
-from idmetric.data.manifest.errors import ManifestError
-from idmetric.data.manifest.table import Row
+from idmetric.data.old_manifest.errors import ManifestError
+from idmetric.data.old_manifest.table import Row
 
 TRAIN = ("qry", "qry_image_path", "pos_text", "pos_image_path")
 NEGATIVE = ("neg_text", "neg_image_path")

@@ -12,7 +12,7 @@ from itertools import product
 import torch
 
 from idmetric.data.importers.run import Columns, ImportJob, Record
-from idmetric.data.manifest.table import Row
+from idmetric.data.old_manifest.table import Row
 from idmetric.metric.images import ImageReadError
 from idmetric.metric.masks import read_mask
 

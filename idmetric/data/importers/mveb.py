@@ -20,8 +20,8 @@ from itertools import chain
 from typing import Any
 
 from idmetric.data.importers.run import Columns, ImportJob, as_list
-from idmetric.data.manifest.errors import ManifestError
-from idmetric.data.manifest.table import Row
+from idmetric.data.old_manifest.errors import ManifestError
+from idmetric.data.old_manifest.table import Row
 
 # meaning of a column -> its usual names, the most likely first; --map query=NAME gives another
 NAMES = {

@@ -20,8 +20,8 @@ from collections.abc import Iterator
 
 from idmetric.data.importers.run import Columns, ImportJob, Record
 from idmetric.data.importers.source import Source, read_json
-from idmetric.data.manifest.errors import ManifestError
-from idmetric.data.manifest.table import Row
+from idmetric.data.old_manifest.errors import ManifestError
+from idmetric.data.old_manifest.table import Row
 
 VIEWS = (1, 2, 3)
 _PROMPTS = tuple(f"prompts{view}" for view in VIEWS)

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from idmetric.data.importers.run import ImportJob
-from idmetric.data.manifest.errors import ManifestError
-from idmetric.data.manifest.table import Row
+from idmetric.data.old_manifest.errors import ManifestError
+from idmetric.data.old_manifest.table import Row
 
 MIN_VOTES = 6  # the published benchmark has triplets with at least six votes
 _SLOTS = {"anchor": "ref_path", "left": "left_path", "right": "right_path"}

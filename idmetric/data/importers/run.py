@@ -17,9 +17,9 @@ from typing import Any
 from idmetric.data.importers import KINDS, PACKAGE
 from idmetric.data.importers.images import content, ending_of
 from idmetric.data.importers.source import Shard, Source, open_source
-from idmetric.data.manifest.check import Progress
-from idmetric.data.manifest.schema import COLUMNS, ManifestError, text_of
-from idmetric.data.manifest.table import Manifest, Row, warn_of_twins
+from idmetric.data.old_manifest.check import Progress
+from idmetric.data.old_manifest.schema import COLUMNS, ManifestError, text_of
+from idmetric.data.old_manifest.table import Manifest, Row, warn_of_twins
 from idmetric.metric.files import StrPath, parse_json, replacing, shown
 from idmetric.metric.paths import matches, pattern_folder
 from idmetric.tables import first_few, number_of

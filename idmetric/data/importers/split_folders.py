@@ -16,8 +16,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
-from idmetric.data.manifest.errors import ManifestError
-from idmetric.data.manifest.split_words import split_word
+from idmetric.data.old_manifest.errors import ManifestError
+from idmetric.data.old_manifest.split_words import split_word
 from idmetric.tables import first_few
 
 

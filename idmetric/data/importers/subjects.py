@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from idmetric.data.importers.run import ImportJob, scalars
-from idmetric.data.manifest.table import Row
+from idmetric.data.old_manifest.table import Row
 
 ENGINE = "FLUX.1"  # OminiControl, section 4: both images are generated in one canvas
 

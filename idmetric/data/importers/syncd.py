@@ -22,8 +22,8 @@ from PIL import Image
 from idmetric.data.importers.images import png
 from idmetric.data.importers.run import ImportJob
 from idmetric.data.importers.source import locate, read_json
-from idmetric.data.manifest.errors import ManifestError
-from idmetric.data.manifest.table import Row
+from idmetric.data.old_manifest.errors import ManifestError
+from idmetric.data.old_manifest.table import Row
 from idmetric.metric.images import ImageReadError, open_image
 
 _TABLE = "metadata.json"

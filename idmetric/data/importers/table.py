@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from idmetric.data.importers.run import Columns, ImportJob, scalars
-from idmetric.data.manifest.errors import ManifestError
-from idmetric.data.manifest.table import PATHS, Row
+from idmetric.data.old_manifest.errors import ManifestError
+from idmetric.data.old_manifest.table import PATHS, Row
 
 _TEXT = ("dataset", "split", "domain", "category", "role", "background", "engine", "text", "group", "slot", "parent")
 _NUMBERS = ("oracle", "label", "seed")

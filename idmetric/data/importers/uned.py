@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 from idmetric.data.importers.run import ImportJob, as_list, as_name
 from idmetric.data.importers.source import locate, read_json
-from idmetric.data.manifest.errors import ManifestError
-from idmetric.data.manifest.table import Row
+from idmetric.data.old_manifest.errors import ManifestError
+from idmetric.data.old_manifest.table import Row
 
 # folder -> name of the dataset, and ILGen's domain (Real-S and Real-ALL, section 4.1)
 SETS = {

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from idmetric.data.importers.images import png
 from idmetric.data.importers.run import ImportJob
-from idmetric.data.manifest.table import Row
+from idmetric.data.old_manifest.table import Row
 from idmetric.matching.annotations import box_by_size
 from idmetric.metric.files import parse_json
 from idmetric.metric.images import read_image

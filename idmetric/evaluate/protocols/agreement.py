@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from idmetric.data.manifest.lineage import image_keys
+from idmetric.data.old_manifest.lineage import image_keys
 from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths, groups, texts
 from idmetric.evaluate.protocols.common.intervals import COSINE, SHARE, any_statistic, auc, codes, mean
 from idmetric.evaluate.protocols.common.protocol import Protocol
@@ -32,7 +32,7 @@ from idmetric.evaluate.statistics.agreement import kendall, spearman
 from idmetric.evaluate.statistics.ranking import average_precision
 
 if TYPE_CHECKING:
-    from idmetric.data.manifest.table import Manifest
+    from idmetric.data.old_manifest.table import Manifest
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from idmetric.scoring.calibration import Calibration
 from idmetric.version import __version__
 
 if TYPE_CHECKING:
-    from idmetric.data.manifest.table import Manifest
+    from idmetric.data.old_manifest.table import Manifest
     from idmetric.metric.embedder import Embedder
 
 

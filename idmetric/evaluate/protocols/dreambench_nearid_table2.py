@@ -54,7 +54,7 @@ from idmetric.evaluate.statistics.agreement import fisher_mean, kendall, rating_
 
 if TYPE_CHECKING:
     from idmetric.data.importers.dreambench import Ratings
-    from idmetric.data.manifest.table import Manifest
+    from idmetric.data.old_manifest.table import Manifest
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ from idmetric.scoring.copies import MANY
 from idmetric.scoring.scores import GIVEN
 
 if TYPE_CHECKING:
-    from idmetric.data.manifest.table import Manifest
+    from idmetric.data.old_manifest.table import Manifest
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ from idmetric.evaluate.statistics.ranking import average_precision, ndcg, precis
 from idmetric.metric.ties import comparable
 
 if TYPE_CHECKING:
-    from idmetric.data.manifest.table import Manifest
+    from idmetric.data.old_manifest.table import Manifest
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from idmetric.data.importers.mmeb_sets import SETS
-from idmetric.data.manifest.lineage import image_keys
+from idmetric.data.old_manifest.lineage import image_keys
 from idmetric.evaluate.protocols.common.columns import Ints
 from idmetric.evaluate.protocols.common.first_choice import Benchmark, Questions, measure_sets, reads_words
 from idmetric.evaluate.protocols.common.intervals import codes
@@ -31,7 +31,7 @@ from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, bin
 from idmetric.evaluate.settings import Checked, option
 
 if TYPE_CHECKING:
-    from idmetric.data.manifest.table import Manifest
+    from idmetric.data.old_manifest.table import Manifest
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from idmetric.data.manifest.lineage import image_keys
+from idmetric.data.old_manifest.lineage import image_keys
 from idmetric.evaluate.protocols.common.columns import Group, Ints, Truths
 from idmetric.evaluate.protocols.common.first_choice import Benchmark, Questions, measure_sets, reads_words
 from idmetric.evaluate.protocols.common.intervals import codes, owners
@@ -32,7 +32,7 @@ from idmetric.evaluate.settings import Checked, option
 from idmetric.metric.visid.config import TASKS
 
 if TYPE_CHECKING:
-    from idmetric.data.manifest.table import Manifest
+    from idmetric.data.old_manifest.table import Manifest
 
 
 @dataclass(frozen=True)

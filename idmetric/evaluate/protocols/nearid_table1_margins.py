@@ -31,7 +31,7 @@ from idmetric.evaluate.protocols.common.table_columns import Column
 from idmetric.evaluate.settings import Checked, option
 
 if TYPE_CHECKING:
-    from idmetric.data.manifest.table import Manifest
+    from idmetric.data.old_manifest.table import Manifest
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ from idmetric.metric.ties import comparable
 from idmetric.scoring.calibration import SEARCH_RATE
 
 if TYPE_CHECKING:
-    from idmetric.data.manifest.table import Manifest
+    from idmetric.data.old_manifest.table import Manifest
 
 
 @dataclass(frozen=True)

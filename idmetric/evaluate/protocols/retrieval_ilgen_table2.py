@@ -34,7 +34,7 @@ from idmetric.evaluate.settings import Checked, option
 from idmetric.evaluate.statistics.ranking import average_precision, precision_at_1, trapezoid_average_precision
 
 if TYPE_CHECKING:
-    from idmetric.data.manifest.table import Manifest
+    from idmetric.data.old_manifest.table import Manifest
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def _part(slot: str | None, split: str | None) -> str | None:
 
 def _ignored(data: Manifest, queries: Ints) -> dict[int, list[int]]:
     """Query row -> rows that do not count for it."""
-    from idmetric.data.manifest.schema import text_of  # needs pyarrow, which the help does not
+    from idmetric.data.old_manifest.schema import text_of  # needs pyarrow, which the help does not
 
     row_of: dict[str | None, int] = {name: row for row, name in enumerate(data.column("id"))}
     about = parameters(data)

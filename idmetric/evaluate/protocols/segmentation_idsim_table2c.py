@@ -32,7 +32,7 @@ from idmetric.evaluate.settings import Checked, option
 from idmetric.evaluate.statistics import segmentation as measures
 
 if TYPE_CHECKING:
-    from idmetric.data.manifest.table import Manifest
+    from idmetric.data.old_manifest.table import Manifest
     from idmetric.evaluate.protocols.segmentation.search import Segmentation
 
 

@@ -39,7 +39,7 @@ from idmetric.evaluate.settings import Checked, option
 from idmetric.evaluate.statistics.sensitivity import Regression, fits
 
 if TYPE_CHECKING:
-    from idmetric.data.manifest.table import Manifest
+    from idmetric.data.old_manifest.table import Manifest
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from idmetric.evaluate.report.verdict import verdict
 from idmetric.metric.ties import comparable
 
 if TYPE_CHECKING:
-    from idmetric.data.manifest.table import Manifest
+    from idmetric.data.old_manifest.table import Manifest
 
 Items = dict[str, list[Any]]  # columns of plain values
 LINES = 200  # of a list of items: the hardest

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from idmetric.data.manifest.lineage import VIEW_ROLES, parent_rows
-from idmetric.data.manifest.table import Manifest
+from idmetric.data.old_manifest.lineage import VIEW_ROLES, parent_rows
+from idmetric.data.old_manifest.table import Manifest
 from idmetric.evaluate.report.attention import attention_maps
 from idmetric.evaluate.report.figure import new_figure, save_figure
 from idmetric.metric.embedder import Embedder

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from idmetric.data.manifest.table import Manifest, ManifestError
+from idmetric.data.old_manifest.table import Manifest, ManifestError
 from idmetric.train.batches import Pictures, batch_rows, fingerprint, generator, rows_in, share
 
 Rows = NDArray[np.int64]

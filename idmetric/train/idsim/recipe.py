@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from idmetric.data.manifest.table import Manifest, ManifestError
+from idmetric.data.old_manifest.table import Manifest, ManifestError
 from idmetric.metric.checkpoints.format import revision_of
 from idmetric.metric.checkpoints.weights import load_state
 from idmetric.metric.idsim import IDSim, IDSimConfig
@@ -210,7 +210,7 @@ def smoke_data(folder: Path) -> Manifest:
     """Triplets of all three kinds from a few painted identities, some of them to validate."""
     from idmetric.data.curate.mine import hard_negatives
     from idmetric.data.curate.triplets import mixture
-    from idmetric.data.manifest.table import merge, read
+    from idmetric.data.old_manifest.table import merge, read
     from idmetric.data.painter import Painter
 
     painter = Painter(size=64, views=2, strengths=(0.75,), edits=True, contexts=True)

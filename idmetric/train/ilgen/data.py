@@ -19,8 +19,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from idmetric.data.manifest.lineage import image_keys
-from idmetric.data.manifest.table import Manifest, ManifestError
+from idmetric.data.old_manifest.lineage import image_keys
+from idmetric.data.old_manifest.table import Manifest, ManifestError
 from idmetric.train.batches import TRAINING, Pictures, fingerprint, generator, permutation, rows_in
 
 _HOW_TO = "idmetric data generate --task ilgen makes classes of four images (docs/data/ilgen.md)"

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from idmetric.data.manifest.table import Manifest
+from idmetric.data.old_manifest.table import Manifest
 from idmetric.metric.embedder import Embedder
 from idmetric.train.embed import embed_rows
 from idmetric.train.ilgen.data import Classes, Drawn

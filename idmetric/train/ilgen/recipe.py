@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from idmetric.data.manifest.table import Manifest, ManifestError
+from idmetric.data.old_manifest.table import Manifest, ManifestError
 from idmetric.metric.backbone import Backbone
 from idmetric.metric.embedder import Embedder
 from idmetric.metric.idsim import IDSim

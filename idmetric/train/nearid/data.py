@@ -18,8 +18,8 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from idmetric.data.curate.masking import MASK_PROB, draw_masking, require_masks
-from idmetric.data.manifest.lineage import VIEW_ROLES, image_keys, parent_rows
-from idmetric.data.manifest.table import Manifest, ManifestError
+from idmetric.data.old_manifest.lineage import VIEW_ROLES, image_keys, parent_rows
+from idmetric.data.old_manifest.table import Manifest, ManifestError
 from idmetric.train.batches import TRAINING, fingerprint, rows_in
 
 NEAR = ("distractor", "identity-edit", "part-edit")  # roles of images with another identity in a view's context

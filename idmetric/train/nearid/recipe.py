@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from idmetric.data.curate.masking import inherit_masks
-from idmetric.data.manifest.table import Manifest, merge
+from idmetric.data.old_manifest.table import Manifest, merge
 from idmetric.train import augment
 from idmetric.train.batches import VALIDATION, Pictures, check_batch, check_held_out, rows_in, share
 from idmetric.train.features import FeatureCache, trunk_id

@@ -27,8 +27,8 @@ from typing import Any
 
 import numpy as np
 
-from idmetric.data.manifest.lineage import has_image, image_keys
-from idmetric.data.manifest.table import Manifest, ManifestError
+from idmetric.data.old_manifest.lineage import has_image, image_keys
+from idmetric.data.old_manifest.table import Manifest, ManifestError
 from idmetric.metric.visid.config import TASKS, VisIDConfig
 from idmetric.train.batches import TRAINING, rows_in
 from idmetric.train.visme.batch_sampler import Data, Pool, Rows

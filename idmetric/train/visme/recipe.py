@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from idmetric.data.manifest.table import Manifest, ManifestError, Row
+from idmetric.data.old_manifest.table import Manifest, ManifestError, Row
 from idmetric.metric.visid.config import MOST_RATIO as MOST_RATIO
 from idmetric.metric.visid.config import VisIDConfig
 from idmetric.metric.visid.visid import VisIDEmbed
@@ -43,7 +43,7 @@ from idmetric.train.visme.wording import QueryWording
 
 def smoke_data(folder: Path) -> Manifest:
     """Painted identities as two datasets with distractors, captioned images as a third, and some to validate."""
-    from idmetric.data.manifest.table import merge
+    from idmetric.data.old_manifest.table import merge
     from idmetric.data.painter import Painter
 
     world = painted(folder / "painted", Painter(size=64, views=2, strengths=(0.5,), distractors=True), 16, 4)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from idmetric.data.manifest.table import Manifest
+from idmetric.data.old_manifest.table import Manifest
 from idmetric.evaluate.protocols.common.pairwise import PairModel
 from idmetric.evaluate.protocols.common.result import Result, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from idmetric.data.manifest.table import Manifest, Row
+from idmetric.data.old_manifest.table import Manifest, Row
 from idmetric.evaluate.protocols.agreement import AgreementOptions, owners, run
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
 from tests.evaluate.protocols.parts import PLAIN, Scripted, picture, values

@@ -15,8 +15,8 @@ from PIL import Image
 
 from idmetric import IDSim, load
 from idmetric.cli import eval as cli
-from idmetric.data.manifest.table import Manifest, Row
-from idmetric.data.manifest.table import read as read_manifest
+from idmetric.data.old_manifest.table import Manifest, Row
+from idmetric.data.old_manifest.table import read as read_manifest
 from idmetric.evaluate.protocols import calibrate
 from idmetric.evaluate.protocols.calibrate import CalibrateOptions
 from idmetric.evaluate.protocols.common.labeled_pairs import LabeledPairs, draw_pairs, usable

@@ -14,7 +14,7 @@ from scipy import stats
 
 from idmetric.cli.eval import main as eval_command
 from idmetric.data.importers.run import import_dataset
-from idmetric.data.manifest.table import Manifest
+from idmetric.data.old_manifest.table import Manifest
 from idmetric.evaluate.protocols import dreambench_nearid_table2 as dreambench
 from idmetric.evaluate.protocols.common.baselines import hsv_vector
 from idmetric.evaluate.protocols.common.models import open_model

@@ -21,7 +21,7 @@ from PIL import Image
 from sklearn.metrics import average_precision_score
 
 from idmetric.data.importers.run import import_dataset
-from idmetric.data.manifest.table import Manifest, Row, read
+from idmetric.data.old_manifest.table import Manifest, Row, read
 from idmetric.evaluate.protocols import folder, openset
 from idmetric.evaluate.protocols import retrieval_ilgen_table2 as retrieval
 from idmetric.evaluate.protocols.common.result import Value

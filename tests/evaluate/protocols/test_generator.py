@@ -18,7 +18,7 @@ from PIL import Image, ImageOps
 
 from idmetric import IDSim
 from idmetric.cli import eval as cli
-from idmetric.data.manifest.table import Manifest, Row
+from idmetric.data.old_manifest.table import Manifest, Row
 from idmetric.evaluate.protocols.common import tables
 from idmetric.evaluate.protocols.common.models import open_model
 from idmetric.evaluate.protocols.common.result import Result, Value

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from idmetric.data.manifest.errors import ManifestError
-from idmetric.data.manifest.table import Manifest
+from idmetric.data.old_manifest.errors import ManifestError
+from idmetric.data.old_manifest.table import Manifest
 from idmetric.evaluate.protocols.generator.outputs import read
 from idmetric.evaluate.protocols.generator.pattern import fields_of, split
 from idmetric.metric.errors import RequestError

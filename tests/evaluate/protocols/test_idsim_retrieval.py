@@ -12,7 +12,7 @@ from PIL import Image
 from sklearn.metrics import average_precision_score, ndcg_score, roc_auc_score
 
 from idmetric.data.importers.run import import_dataset
-from idmetric.data.manifest.table import Manifest, Row, merge
+from idmetric.data.old_manifest.table import Manifest, Row, merge
 from idmetric.evaluate.protocols.common import paper_numbers as paper
 from idmetric.evaluate.protocols.common.result import Result, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings

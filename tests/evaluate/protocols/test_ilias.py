@@ -11,7 +11,7 @@ import pytest
 
 from idmetric.cli import eval as cli
 from idmetric.data.importers.run import import_dataset
-from idmetric.data.manifest.table import Manifest, Row
+from idmetric.data.old_manifest.table import Manifest, Row
 from idmetric.evaluate.protocols import ilias
 from idmetric.evaluate.protocols.common import ranked
 from idmetric.evaluate.protocols.common.result import Result, Value

@@ -15,8 +15,8 @@ import pytest
 from PIL import Image
 
 from idmetric.cli.eval import main as eval_command
-from idmetric.data.manifest.errors import ManifestError
-from idmetric.data.manifest.table import Manifest, Row
+from idmetric.data.old_manifest.errors import ManifestError
+from idmetric.data.old_manifest.table import Manifest, Row
 from idmetric.evaluate.protocols.common.scorers import EvalSettings as Protocol
 from idmetric.evaluate.protocols.common.scorers import bind
 from idmetric.evaluate.protocols.judges import judge as module

@@ -12,7 +12,7 @@ import torch
 
 from idmetric import VisIDEmbed
 from idmetric.data.importers.run import import_dataset
-from idmetric.data.manifest.table import Manifest
+from idmetric.data.old_manifest.table import Manifest
 from idmetric.evaluate.protocols.common import paper_numbers
 from idmetric.evaluate.protocols.common.dual_encoder import DualEncoder
 from idmetric.evaluate.protocols.common.first_choice import means

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from idmetric import CheckpointError, VisIDEmbed
 from idmetric.data.importers.run import import_dataset
-from idmetric.data.manifest.table import Manifest, Row
+from idmetric.data.old_manifest.table import Manifest, Row
 from idmetric.evaluate.protocols import mveb_visme_table1 as mveb
 from idmetric.evaluate.protocols.common import paper_numbers
 from idmetric.evaluate.protocols.common.dual_encoder import DualEncoder

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from idmetric import IDSim
-from idmetric.data.manifest.table import Manifest, Row
+from idmetric.data.old_manifest.table import Manifest, Row
 from idmetric.evaluate.protocols import openset
 from idmetric.evaluate.protocols.common import ranked, scorers
 from idmetric.evaluate.protocols.common.result import Result

@@ -11,8 +11,8 @@ import pytest
 import torch
 from PIL import Image
 
-from idmetric.data.manifest.errors import ManifestError
-from idmetric.data.manifest.table import Manifest, Row
+from idmetric.data.old_manifest.errors import ManifestError
+from idmetric.data.old_manifest.table import Manifest, Row
 from idmetric.evaluate.protocols.common import baselines, pairwise
 from idmetric.evaluate.protocols.common.pairwise import PairScorer
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, bind

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from idmetric.data.manifest.table import Manifest, Row
+from idmetric.data.old_manifest.table import Manifest, Row
 from idmetric.evaluate.protocols import folder
 from idmetric.evaluate.protocols import nearid_table1_margins as nearid
 from idmetric.evaluate.protocols import retrieval_ilgen_table2 as retrieval

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from PIL import Image
 
 from idmetric import IDSim
-from idmetric.data.manifest.table import Manifest, Row
+from idmetric.data.old_manifest.table import Manifest, Row
 from idmetric.evaluate.protocols import segmentation_idsim_table2c as segmentation
 from idmetric.evaluate.protocols.common.models import open_model
 from idmetric.evaluate.protocols.common.result import Result, Value

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 from scipy import stats
 
-from idmetric.data.manifest.table import Manifest, Row, read
+from idmetric.data.old_manifest.table import Manifest, Row, read
 from idmetric.evaluate.protocols.common.result import Result, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
 from idmetric.evaluate.protocols.sensitivity_idsim_fig6 import SensitivityOptions, cells, run

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from idmetric.data.manifest.table import read
+from idmetric.data.old_manifest.table import read
 from tests.browser_parts import Open, faults_of, overflows
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "human_study.py"

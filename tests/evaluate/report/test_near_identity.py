@@ -11,7 +11,7 @@ from PIL import Image
 from sklearn.decomposition import KernelPCA
 
 from idmetric import NearID
-from idmetric.data.manifest.table import Manifest, Row
+from idmetric.data.old_manifest.table import Manifest, Row
 from idmetric.evaluate.report import near_identity as figures
 from idmetric.evaluate.report.attention import attention_maps
 from idmetric.metric.heatmap import overlay

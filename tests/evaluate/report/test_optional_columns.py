@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from idmetric.cli.eval import main
-from idmetric.data.manifest.table import Manifest
+from idmetric.data.old_manifest.table import Manifest
 from idmetric.evaluate.protocols.common import tables
 from idmetric.evaluate.protocols.common.models import open_model
 from idmetric.evaluate.protocols.common.result import Result, Value

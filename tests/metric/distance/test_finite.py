@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 from idmetric import IDSim, NonFiniteError, load
 from idmetric.cli import score
 from idmetric.data.embed import embed_rows
-from idmetric.data.manifest.errors import ManifestError
-from idmetric.data.manifest.table import Manifest, Row
+from idmetric.data.old_manifest.errors import ManifestError
+from idmetric.data.old_manifest.table import Manifest, Row
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, bind
 from idmetric.gallery import Gallery
 from idmetric.metric.embedding import Embedding, is_finite

@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from idmetric import CheckpointError, load
-from idmetric.data.manifest.table import ManifestError, read
+from idmetric.data.old_manifest.table import ManifestError, read
 from idmetric.metric.errors import RequestError
 from idmetric.metric.images import ImageReadError, read_image, to_pixels
 from idmetric.metric.masks import cut_out, read_mask

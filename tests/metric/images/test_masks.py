@@ -15,8 +15,8 @@ import torch
 from PIL import Image, ImageDraw
 
 import idmetric
-from idmetric.data.manifest.check import faults
-from idmetric.data.manifest.table import Manifest, Row
+from idmetric.data.old_manifest.check import faults
+from idmetric.data.old_manifest.table import Manifest, Row
 from idmetric.metric.embedder import Embedder
 from idmetric.metric.images import ImageReadError, Outside, describe, read_image
 from idmetric.metric.loss import IdentityLoss

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from idmetric.data.manifest.table import Manifest
+    from idmetric.data.old_manifest.table import Manifest
 
 
 Array = NDArray[np.float64]

@@ -19,7 +19,7 @@ from idmetric.evaluate.statistics.checks import first_highest
 from idmetric.evaluate.statistics.ranking import precision_at_1
 
 if TYPE_CHECKING:
-    from idmetric.data.manifest.table import Manifest
+    from idmetric.data.old_manifest.table import Manifest
 
 P1 = "P@1"
 IND, OOD = "IND", "OOD"  # in domain, out of domain

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.data.manifest.lineage import image_keys, lineages, parent_rows
+from idmetric.data.old_manifest.lineage import image_keys, lineages, parent_rows
 from idmetric.evaluate.protocols.common.columns import Ints, Truths, named, positions, texts
 from idmetric.evaluate.protocols.common.intervals import codes
 
 if TYPE_CHECKING:
-    from idmetric.data.manifest.table import Manifest
+    from idmetric.data.old_manifest.table import Manifest
 
 _DRAWS = 20  # tries for a new pair
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.data.manifest.lineage import VIEW_ROLES, image_keys, matched_sets, parent_rows
+from idmetric.data.old_manifest.lineage import VIEW_ROLES, image_keys, matched_sets, parent_rows
 from idmetric.evaluate.protocols.common.columns import Array, Ints, parameters
 from idmetric.evaluate.protocols.common.intervals import COSINE, Names, any_statistic, mean, ratio
 from idmetric.evaluate.protocols.common.paper_numbers import NONE, Pair
@@ -20,7 +20,7 @@ from idmetric.evaluate.protocols.common.scorers import EvalSettings, Scorer
 from idmetric.evaluate.statistics.margins import directed_margins, margin_rates, oracle_agreement
 
 if TYPE_CHECKING:
-    from idmetric.data.manifest.table import Manifest
+    from idmetric.data.old_manifest.table import Manifest
 
 _MANY = 64  # views of an identity, at most: a table of more views is probably a mistake
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from idmetric.data.embed import Want, items_of, take_all
-from idmetric.data.manifest.table import Manifest
+from idmetric.data.old_manifest.table import Manifest
 from idmetric.evaluate.protocols.common.columns import Array, Ints
 from idmetric.stream import ImageModel, Look, PlainModel, Reader
 

@@ -18,7 +18,7 @@ from idmetric.evaluate.protocols.common.table_columns import SHARED, Column
 from idmetric.evaluate.settings import Checked
 
 if TYPE_CHECKING:
-    from idmetric.data.manifest.table import Manifest
+    from idmetric.data.old_manifest.table import Manifest
     from idmetric.evaluate.protocols.common.result import Result
     from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models
 

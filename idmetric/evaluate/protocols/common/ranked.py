@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.data.manifest.lineage import image_keys
+from idmetric.data.old_manifest.lineage import image_keys
 from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths, known, listed, texts
 from idmetric.evaluate.protocols.common.intervals import codes
 from idmetric.evaluate.protocols.common.scorers import Scorer, slices
@@ -17,7 +17,7 @@ from idmetric.evaluate.statistics.checks import first_highest
 from idmetric.metric.ties import STEP, comparable
 
 if TYPE_CHECKING:
-    from idmetric.data.manifest.table import Manifest
+    from idmetric.data.old_manifest.table import Manifest
 
 # of one query's ranking: scores and relevance of the images that rank no lower than its last positive
 Measure = Callable[[Array, Truths], float]

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
     from idmetric.data.embed import Stored, Want
-    from idmetric.data.manifest.table import Manifest
+    from idmetric.data.old_manifest.table import Manifest
     from idmetric.evaluate.protocols.common.pairwise import PairModel
     from idmetric.metric.embedder import Embedder
     from idmetric.metric.embedding import Embedding
@@ -189,7 +189,7 @@ def bind(
         ValueError: if a model has no patches, and the distance needs them.
     """
     from idmetric.data.embed import unusable
-    from idmetric.data.manifest.check import without
+    from idmetric.data.old_manifest.check import without
     from idmetric.evaluate.protocols.common.pairwise import PairModel
     from idmetric.metric.embedder import Embedder
 

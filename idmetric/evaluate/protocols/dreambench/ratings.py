@@ -21,7 +21,7 @@ from idmetric.evaluate.protocols.common.paper_numbers import rows
 
 if TYPE_CHECKING:
     from idmetric.data.importers.dreambench import Ratings
-    from idmetric.data.manifest.table import Manifest, Row
+    from idmetric.data.old_manifest.table import Manifest, Row
 
 Item = tuple[str, int]
 METHODS = rows("nearid", "table_2")

@@ -29,7 +29,7 @@ from idmetric.scoring.references import distinct
 from idmetric.store import key_of
 
 if TYPE_CHECKING:
-    from idmetric.data.manifest.table import Manifest
+    from idmetric.data.old_manifest.table import Manifest
     from idmetric.evaluate.protocols.generator.pictures import PicturesTaken
 
 CLIP = "CLIP-T"

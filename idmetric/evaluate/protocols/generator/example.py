@@ -21,7 +21,7 @@ from idmetric.evaluate.protocols.generator.outputs import read
 from idmetric.metric.files import replacing
 
 if TYPE_CHECKING:
-    from idmetric.data.manifest.table import Manifest
+    from idmetric.data.old_manifest.table import Manifest
 
 PATTERN = "{method}/{subject}/{prompt}_{seed}.jpg"
 _SUBJECTS, _REFERENCES, _PROMPTS, _SEEDS = 8, 2, ("first_place", "second_place"), 2

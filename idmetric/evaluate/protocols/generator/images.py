@@ -19,7 +19,7 @@ from idmetric.metric.ties import comparable
 from idmetric.scoring.references import leave_one_out
 
 if TYPE_CHECKING:
-    from idmetric.data.manifest.table import Manifest
+    from idmetric.data.old_manifest.table import Manifest
     from idmetric.evaluate.protocols.generator.pictures import PicturesTaken
 
 Names = NDArray[Any]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from idmetric.data.importers.source import ENDINGS, open_source
-from idmetric.data.manifest.errors import ManifestError
+from idmetric.data.old_manifest.errors import ManifestError
 from idmetric.evaluate.protocols.common.columns import listed
 from idmetric.evaluate.protocols.generator.pattern import (
     GENERATED,
@@ -34,7 +34,7 @@ from idmetric.metric.errors import RequestError
 from idmetric.store import key_of
 
 if TYPE_CHECKING:
-    from idmetric.data.manifest.table import Manifest
+    from idmetric.data.old_manifest.table import Manifest
 
 KNOWN = ("role", "method", "subject", "prompt", "seed", "held_out")
 _YES, _NO = ("yes", "true", "1", "y"), ("no", "false", "0", "n")  # Parquet has booleans, data frames write them as text
@@ -253,7 +253,7 @@ def as_manifest(pictures: Sequence[GeneratedPicture]) -> Manifest:
     Raises:
         RequestError: if a place occurs twice, or images have no reference.
     """
-    from idmetric.data.manifest.table import Manifest, Row
+    from idmetric.data.old_manifest.table import Manifest, Row
 
     _check_subjects(pictures)
     pictures = _numbered(_without_repeated_photos(pictures))

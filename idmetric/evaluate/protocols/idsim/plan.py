@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 import numpy as np
 
-from idmetric.data.manifest.lineage import image_keys
-from idmetric.data.manifest.split_words import split_name
+from idmetric.data.old_manifest.lineage import image_keys
+from idmetric.data.old_manifest.split_words import split_name
 from idmetric.evaluate.protocols.common.columns import Ints, Truths, free, groups, listed, plain, texts
 
 if TYPE_CHECKING:
-    from idmetric.data.manifest.table import Manifest
+    from idmetric.data.old_manifest.table import Manifest
 
 Mode = Literal["easy", "hard"]
 MODES: tuple[Mode, ...] = ("easy", "hard")

@@ -23,7 +23,7 @@ from PIL import Image
 
 from idmetric.data.chat import is_local
 from idmetric.data.look import check_masks, mask_of
-from idmetric.data.manifest.table import Manifest
+from idmetric.data.old_manifest.table import Manifest
 from idmetric.evaluate.protocols.common.columns import Array
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
 from idmetric.evaluate.protocols.judges.endpoint import Endpoint

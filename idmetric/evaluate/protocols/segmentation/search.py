@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from idmetric.data.manifest.table import Manifest
+from idmetric.data.old_manifest.table import Manifest
 from idmetric.evaluate.protocols.common.columns import Array, Truths, free, listed
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, Progress, VectorScorer
 from idmetric.evaluate.protocols.segmentation.persam import PerSAM

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from idmetric.data.manifest.check import Fault
-from idmetric.data.manifest.lineage import has_image, image_keys
-from idmetric.data.manifest.split import leaks
-from idmetric.data.manifest.table import Manifest
+from idmetric.data.old_manifest.check import Fault
+from idmetric.data.old_manifest.lineage import has_image, image_keys
+from idmetric.data.old_manifest.split import leaks
+from idmetric.data.old_manifest.table import Manifest
 from idmetric.tables import aligned, first_few, printable
 
 COUNTED = ("dataset", "split", "role", "domain", "category", "engine", "slot")
@@ -22,7 +22,7 @@ def problems(manifest: Manifest, faults: Sequence[Fault] = (), need_masks: bool 
     """The kinds of problems of a manifest, which make results wrong, and their cases.
 
     Args:
-        faults: the result of `idmetric.data.manifest.check.faults`.
+        faults: the result of `idmetric.data.old_manifest.check.faults`.
         need_masks: rows of images without a mask are a problem.
     """
     ids, keys = manifest.column("id"), image_keys(manifest)

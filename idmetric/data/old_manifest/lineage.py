@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from idmetric.data.manifest.table import Manifest
+    from idmetric.data.old_manifest.table import Manifest
 
 Rows = NDArray[np.int64]
 Flags = NDArray[np.bool_]

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from idmetric import tables
-from idmetric.data.manifest.arrow import csv, pa, parquet
-from idmetric.data.manifest.schema import COLUMNS, PATHS, SCHEMA, ManifestError, array_of, plain
+from idmetric.data.old_manifest.arrow import csv, pa, parquet
+from idmetric.data.old_manifest.schema import COLUMNS, PATHS, SCHEMA, ManifestError, array_of, plain
 from idmetric.metric.files import refuse_irregular, replacing
 from idmetric.metric.paths import with_slashes
 

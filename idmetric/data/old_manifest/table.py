@@ -4,7 +4,7 @@ A row is an image, or one use of it in a triplet: the place of its pixels, the i
 The extension of a file says whether it is Parquet, CSV or JSON lines. Image and mask paths in it are relative to its
 folder.
 
-    from idmetric.data.manifest.table import read
+    from idmetric.data.old_manifest.table import read
     manifest = read("photos.csv")
     dogs = manifest.filter(category="dog", role="real")
     dogs.write("dogs.parquet")
@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.data.manifest.arrow import pa
-from idmetric.data.manifest.files import CHUNK, FORMATS, check_extension, read_table, write_table
-from idmetric.data.manifest.schema import (
+from idmetric.data.old_manifest.arrow import pa
+from idmetric.data.old_manifest.files import CHUNK, FORMATS, check_extension, read_table, write_table
+from idmetric.data.old_manifest.schema import (
     COLUMNS,
     PATHS,
     ROLES,
@@ -39,8 +39,8 @@ from idmetric.data.manifest.schema import (
     checked,
     text_of,
 )
-from idmetric.data.manifest.split_words import split_name
-from idmetric.data.manifest.twins import twins_note
+from idmetric.data.old_manifest.split_words import split_name
+from idmetric.data.old_manifest.twins import twins_note
 from idmetric.metric.files import StrPath
 from idmetric.tables import first_few
 

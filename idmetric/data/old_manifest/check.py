@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from idmetric.data.manifest.table import PATHS, Manifest
+from idmetric.data.old_manifest.table import PATHS, Manifest
 from idmetric.metric.images import ImageReadError, read_image, stored_orientation
 from idmetric.metric.masks import read_mask, same_shape
 from idmetric.stream import threads

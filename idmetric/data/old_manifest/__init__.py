@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from idmetric.metric.lazy import lazy
 
 if TYPE_CHECKING:
-    from idmetric.data.manifest.table import Manifest, merge, read
+    from idmetric.data.old_manifest.table import Manifest, merge, read
 
-_LAZY = dict.fromkeys(("Manifest", "merge", "read"), "idmetric.data.manifest.table")
+_LAZY = dict.fromkeys(("Manifest", "merge", "read"), "idmetric.data.old_manifest.table")
 
 __all__ = ["Manifest", "merge", "read"]
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.data.manifest.lineage import blocks
-from idmetric.data.manifest.table import Manifest
+from idmetric.data.old_manifest.lineage import blocks
+from idmetric.data.old_manifest.table import Manifest
 
 Parts = Mapping[str, float]
 Shares = NDArray[np.float64]
