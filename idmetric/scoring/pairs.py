@@ -5,6 +5,8 @@ Nothing here loads NumPy for paths, so that a command finds a mistake in them be
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 import os
 import sys
@@ -16,17 +18,19 @@ from typing import TYPE_CHECKING, Any
 
 from idmetric.metric import paths
 from idmetric.metric.errors import RequestError
-from idmetric.metric.files import MOST_BYTES, StrPath, file_id, shown
-from idmetric.tables import TableError, first_few, plain_name, read_cells
+from idmetric.metric.files import MOST_BYTES, StrPath, decoded_text, file_id, shown
 
 if TYPE_CHECKING:
     from idmetric.metric.embedding import Embedding
 
-_SIDES = {"a": ("a", "image_a", "ref", "reference"), "b": ("b", "image_b", "gen", "image")}
-_COLUMNS = ("a", "b", "mask_a", "mask_b")  # of a file without a header
 # columns of scores; other columns of a table of pairs may not have these names
 COLUMNS = ("rank", "distance", "answer", "image", "reference", "probability", "copy", "copy_agreement",
            "model", "revision", "distance_name", "resolution", "dtype", "idmetric")  # fmt: skip
+_PAIR = ("a", "b", "mask_a", "mask_b")
+# as a table may call the columns of a pair
+_SPELLINGS = dict(zip(_PAIR, _PAIR, strict=True))
+_SPELLINGS |= {"ref": "a", "gen": "b", "mask_ref": "mask_a", "mask_gen": "mask_b"}
+_SPELLINGS |= {"reference": "a", "image": "b", "mask_reference": "mask_a", "mask_image": "mask_b"}
 
 
 @dataclass(frozen=True)
@@ -169,12 +173,12 @@ def _id_of(image: RequestImage) -> object:
 
 def absent_files(request: ScoreRequest) -> list[str]:
     """The images and masks that do not exist."""
-    absent = {}
+    sources: dict[str, None] = {}
     for image in request.read:
         for source in (image.image, image.mask):
             if isinstance(source, str) and not paths.is_address(source):
-                absent[source] = _is_absent(source)
-    return [path for path, is_absent in absent.items() if is_absent]
+                sources[source] = None
+    return [path for path in sources if _is_absent(path)]
 
 
 def _is_absent(path: str) -> bool:
@@ -220,12 +224,12 @@ def pairs_of(pairs: Iterable[Any]) -> list[Pair]:
         try:
             if isinstance(pair, str):
                 raise RequestError("text is no pair")
-            names: Sequence[str] = _COLUMNS
             if isinstance(pair, Mapping):
-                names = _header([str(name) for name in pair])
+                names = _columns(list(map(str, pair)))
                 pair = list(pair.values())
-            row = _pair(list(pair), names, Path(), number, in_memory)
-            rows.append(row)
+            else:
+                names = list(_PAIR)
+            rows.append(_pair(names, pair, Path(), number, in_memory))
         except (RequestError, TypeError) as error:
             raise RequestError(
                 f"pair {number}: {error}; a pair is (a, b) or (a, b, mask_a, mask_b) of images, or a dict or row of a "
@@ -240,9 +244,9 @@ def read_pairs(path: StrPath, on_error: str = "fail") -> ScoreRequest:
     """Read the pairs of a CSV file, or of standard input for "-", in its order.
 
     Args:
-        path: a table with columns a,b[,mask_a,mask_b] or ref,gen[,mask_ref,mask_gen], or of images without a header.
-            Paths in it are relative to its folder; in a pipe, to the working directory. Other columns are carried
-            through; a name that scores use already becomes `input_NAME`.
+        path: a table whose first row names the columns a,b[,mask_a,mask_b] or ref,gen[,mask_ref,mask_gen]; separated
+            by commas, semicolons or tabs. Paths in it are relative to its folder; in a pipe, to the working directory.
+            Other columns are carried through; a name that scores use already becomes `input_NAME`.
         on_error: "skip" leaves out pairs that lack an image, see `ScoreRequest.skipped`.
 
     Raises:
@@ -253,101 +257,95 @@ def read_pairs(path: StrPath, on_error: str = "fail") -> ScoreRequest:
     folder = Path()
     if source.is_file() and not is_device:
         folder = source.parent
-    pairs: list[Pair] = []
+    pairs = []
     skipped = {}
     try:
         lines = _lines(path)
-        width = max(map(len, lines), default=0)
-        names = [*_COLUMNS, *(f"column_{column}" for column in range(5, width + 1))]
-        if lines:
-            cell = lines[0][0]
-            is_header = not paths.is_image(cell) and not (folder / cell).is_file()
-            if is_header:
-                names = _header(lines.pop(0))
-        for number, line in enumerate(lines, 1):
+        names = _columns(lines[0]) if lines else []
+        for number, line in enumerate(lines[1:], 1):
             try:
-                pairs.append(_pair(line, names, folder, number, {}))
+                pairs.append(_pair(names, line, folder, number, {}))
             except RequestError as error:
                 if on_error != "skip":
                     raise RequestError(f"pair {number}: {error}") from error
                 skipped[f"{path}, pair {number}"] = str(error)
         if not pairs:
             raise RequestError("it holds no pairs")
-    except (RequestError, TableError, OSError) as error:
+    except (RequestError, OSError) as error:
         raise RequestError(f"cannot read {str(path)!r}: {error}") from error
     return ScoreRequest(pairs=pairs, skipped=skipped)
 
 
 def _lines(path: StrPath) -> list[list[str]]:
-    """The cells of each line of a CSV file, or of standard input for "-"."""
+    """The cells of each line with any text, of a CSV file, or of standard input for "-"."""
     with sys.stdin.buffer if str(path) == "-" else Path(path).open("rb") as opened:
         data = opened.read(MOST_BYTES + 1)
     if len(data) > MOST_BYTES:
         raise RequestError(f"it has more than {MOST_BYTES} bytes")
-    return [row.cells for row in read_cells(data)]
+    try:
+        text = decoded_text(data)
+    except UnicodeDecodeError as error:
+        raise RequestError(
+            f"byte {error.start + 1} is not {error.encoding.upper()}: save the table as UTF-8"
+        ) from error
+    header = text.partition("\n")[0]
+    separator = max(",;\t", key=header.count)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, skipinitialspace=True, strict=True)
+    try:
+        lines = [[cell.strip() for cell in line] for line in reader]
+    except csv.Error as error:
+        raise RequestError(f"line {reader.line_num}: {error}") from error
+    return [line for line in lines if any(line)]
 
 
-def _header(line: Sequence[str]) -> list[str]:
-    """The names of the columns, images and masks as in `_COLUMNS`."""
-    aliases: dict[str, str] = {}
-    for side, spellings in _SIDES.items():
-        for name in spellings:
-            aliases[name] = side
-            aliases[f"mask_{name}"] = f"mask_{side}"
-            aliases[f"{name}_mask"] = f"mask_{side}"
-    plain = [plain_name(cell) for cell in line]
-    if "gen" in plain or "image" in plain:
-        aliases["mask"] = "mask_b"
-    names: dict[str, str] = {}  # name -> as the file calls it
-    for number, cell in enumerate(line, 1):
-        plain_cell = plain[number - 1]
-        name = aliases.get(plain_cell, "")
+def _columns(header: Sequence[str]) -> list[str]:
+    """The names of the columns, those of a pair as in `_PAIR`."""
+    columns: dict[str, str] = {}  # name -> as the table calls it
+    for number, cell in enumerate(header, 1):
+        name = _SPELLINGS.get(cell.strip().lower(), "")
         if not name:
             name = cell or f"column_{number}"
-            while name in (*COLUMNS, *_COLUMNS):
+            while name in COLUMNS:
                 name = f"input_{name}"
-        if name in names:
-            raise RequestError(f"the columns {names[name]!r} and {cell!r} mean the same: rename or remove one")
-        names[name] = cell
-    if not {"a", "b"} <= names.keys():
-        cells = ", ".join(map(shown, first_few(line)))
-        accepted = "; the other ".join(", ".join(alternatives) for alternatives in _SIDES.values())
-        raise RequestError(f"{cells} name neither two images nor the columns of both: call one {accepted}")
-    if "mask" in names:
+        if name in columns:
+            raise RequestError(f"the columns {columns[name]!r} and {cell!r} mean the same: rename or remove one")
+        columns[name] = cell
+    if not {"a", "b"} <= columns.keys():
+        cells = ", ".join(map(shown, header[:5]))
+        raise RequestError(f"the first row names no columns a and b, or ref and gen, of a pair's images: {cells}")
+    if "mask" in columns:
         raise RequestError("the column 'mask' may belong to either image: call it mask_a or mask_b")
-    return list(names)
+    return list(columns)
 
 
-def _pair(cells: Sequence[Any], names: Sequence[str], folder: Path, number: int, in_memory: dict[int, str]) -> Pair:
-    """The pair in the cells of these columns; TypeError for other objects."""
-    if not all(map(_is_empty, cells[len(names) :])):
+def _pair(names: Sequence[str], cells: Sequence[Any], folder: Path, number: int, in_memory: dict[int, str]) -> Pair:
+    """The pair in these cells; TypeError for other objects."""
+    cells = list(cells)
+    if len(cells) > len(names):
         raise RequestError(f"{len(cells)} cells for {len(names)} columns: quote cells that hold commas")
-    values = dict(zip_longest(names, cells[: len(names)]))
-    sources: dict[str, tuple[str, Any]] = {}
-    for column, kind in zip(_COLUMNS, ("reference", "image", "mask_a", "mask_b"), strict=True):
+    values = dict(zip_longest(names, cells))
+    sources = []
+    for column, kind in zip(_PAIR, ("reference", "image", "mask_a", "mask_b"), strict=True):
         cell = values.pop(column, None)
+        name = ""
         if _is_empty(cell):
-            sources[column] = ("", None)
+            cell = None
         elif isinstance(cell, str | os.PathLike):
-            path = paths.with_slashes(str(folder / cell))
-            sources[column] = (path, path)
-        elif not _is_single(cell):
-            raise TypeError(f"{type(cell).__name__} is no image")
-        else:
+            name = cell = paths.with_slashes(str(folder / cell))
+        elif _is_single(cell):
             name = in_memory.setdefault(id(cell), f"{kind}[{number - 1}]")
-            sources[column] = (name, cell)
+        else:
+            raise TypeError(f"{type(cell).__name__} is no image")
+        sources.append((name, cell))
 
-    name_a, a = sources["a"]
-    name_b, b = sources["b"]
+    (name_a, a), (name_b, b), (mask_name_a, mask_a), (mask_name_b, mask_b) = sources
     if a is None or b is None:
-        raise RequestError(f"two images are needed (separate columns by commas), found {shown(list(cells))}")
-    mask_name_a, mask_a = sources["mask_a"]
-    mask_name_b, mask_b = sources["mask_b"]
-    image_a = RequestImage(name_a, a, mask_a, mask_name_a)
-    image_b = RequestImage(name_b, b, mask_b, mask_name_b)
+        raise RequestError(f"two images are needed (separate columns by commas), found {shown(cells)}")
     extra = {}
     for name, value in values.items():
         extra[name] = "" if _is_empty(value) else str(value)
+    image_a = RequestImage(name_a, a, mask_a, mask_name_a)
+    image_b = RequestImage(name_b, b, mask_b, mask_name_b)
     return Pair(image_a, image_b, extra)
 
 

@@ -14,6 +14,7 @@ import torch
 from idmetric import Embedding, IDSim, load
 from idmetric.cli.score import main
 from idmetric.metric import embedder
+from idmetric.metric.errors import RequestError
 from idmetric.scoring.pairs import read_pairs
 from tests.conftest import random_model
 from tests.embed_parts import Live, pictures
@@ -162,14 +163,14 @@ def test_a_file_that_does_not_name_pairs_is_refused(run: Runner, folder: Path, t
 
 def test_headers_and_other_columns(folder: Path) -> None:
     path = folder / "pairs.csv"
-    path.write_text("gen,prompt,ref,model,gen_mask\n0001.png,red,0000.png,x,0002.png\n")
+    path.write_text("gen,prompt,ref,model,mask_gen\n0001.png,red,0000.png,x,0002.png\n")
     [pair] = read_pairs(path).pairs
     assert [pair.a.name, pair.b.name] == [str(folder / name) for name in ("0000.png", "0001.png")]
     assert (pair.a.mask, pair.b.mask) == (None, str(folder / "0002.png"))
     assert pair.extra == {"prompt": "red", "input_model": "x"}
-    path.write_text("0001.png,0000.png,,,7\n")  # no header
-    [pair] = read_pairs(path).pairs
-    assert (Path(pair.a.name).name, Path(pair.b.name).name, pair.extra) == ("0001.png", "0000.png", {"column_5": "7"})
+    path.write_text("0001.png,0000.png\n0002.png,0003.png\n")
+    with pytest.raises(RequestError, match="ref and gen"):
+        read_pairs(path)
 
 
 def test_lines_without_two_images_are_skipped_if_asked(run: Runner, folder: Path) -> None:

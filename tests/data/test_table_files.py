@@ -16,7 +16,6 @@ from idmetric.data.old_manifest.table import read
 from idmetric.evaluate.protocols.generator.outputs import read_table as read_outputs
 from idmetric.matching.casts import read_cast
 from idmetric.matching.region_files import read_regions
-from idmetric.scoring.pairs import read_pairs
 
 Rows = list[list[str]]
 
@@ -30,11 +29,6 @@ def photos(tmp_path: Path) -> None:
 # Readers: a table, and what it says
 
 READERS: dict[str, tuple[Rows, Callable[[Path], Any], Any]] = {
-    "pairs": (
-        [["a", "b"], ["a.png", "b.png"], ["b.png", "a.png"]],
-        lambda path: [(Path(pair.a.name).name, Path(pair.b.name).name) for pair in read_pairs(path).pairs],
-        [("a.png", "b.png"), ("b.png", "a.png")],
-    ),
     "regions": (
         [["path", "x", "y", "w", "h", "score"], ["a.png", "1.5", "2", "3", "4", "0.25"]],
         lambda path: [(name, one.region().box, one.region().score) for name, [one] in read_regions(path, []).items()],

@@ -100,13 +100,14 @@ def lines(run: Run, folder: Path, text: str, *argv: str) -> list[dict[str, str]]
     [
         "a,b,mask_a,mask_b",
         "ref,gen,mask_ref,mask_gen",
-        "Reference,Image,ref_mask,image-mask",
-        "image_a,image_b,mask_image_a,mask_b",
-        "ref,image,mask_ref,mask",
+        "Reference,Image,mask_reference,mask_image",
+        "ref;gen;mask_ref;mask_gen",
+        " a\tb\tmask_a\tmask_b",
     ],
 )
 def test_mask_columns_have_the_names_of_image_columns(tmp_path: Path, header: str) -> None:
-    (tmp_path / "p.csv").write_text(f"{header}\nx.png,y.png,mx.png,my.png\n")
+    separator = next(separator for separator in ",;\t" if separator in header)
+    (tmp_path / "p.csv").write_text(f"{header}\n{separator.join(['x.png', 'y.png', 'mx.png', 'my.png'])}\n")
     [pair] = read_pairs(tmp_path / "p.csv").pairs
     files = (pair.a.image, pair.a.mask, pair.b.image, pair.b.mask)
     assert [Path(file).name for file in files] == ["x.png", "mx.png", "y.png", "my.png"]
@@ -118,12 +119,12 @@ def test_mask_columns_have_the_names_of_image_columns(tmp_path: Path, header: st
     [
         ("ref,gen,image", ["'gen'", "'image'"]),
         ("a,ref,b", ["'a'", "'ref'"]),
-        ("ref,gen,mask,mask_gen", ["'mask'", "'mask_gen'"]),
+        ("ref,gen,mask,mask_gen", ["'mask'", "mask_a or mask_b"]),
         ("ref,gen,mask,mask", ["'mask'"]),
         ("a,b,mask", ["'mask'", "mask_a or mask_b"]),
         ("ref,gen,seed,seed", ["'seed'"]),
-        ("gen,prompt,mask_gen", ["'gen'", "reference"]),
-        ("left,right", ["'left', 'right'", "reference", "gen"]),
+        ("gen,prompt,mask_gen", ["'gen'", "ref"]),
+        ("left,right", ["'left', 'right'", "ref", "gen"]),
     ],
 )
 def test_ambiguous_headers_are_refused_by_name(tmp_path: Path, header: str, named: list[str]) -> None:
@@ -162,16 +163,31 @@ def test_pairs_keep_their_order_and_their_other_columns(run: Run, folder: Path) 
     ]  # fmt: skip
     table = run("--pairs", "p.csv")[1].splitlines()
     assert [line.split()[2] for line in table[1:4]] == [row["image"] for row in rows]
-    plain = lines(run, folder, "refs/1.png,gen/a/0.png,,,note\nrefs/1.png,gen/b/0.png\n")
-    assert [row["column_5"] for row in plain] == ["note", ""]
+    short = lines(run, folder, "ref,gen,note\nrefs/1.png,gen/a/0.png,first\n\nrefs/1.png,gen/b/0.png\n")
+    assert [row["note"] for row in short] == ["first", ""]
     (folder / "p.csv").write_text("ref,gen,prompt\nrefs/1.png,gen/a/0.png,a mug, blue\n")
     assert "pair 1: 4 cells for 3 columns" in run("--pairs", "p.csv")[2]
 
 
-def test_a_table_that_is_not_utf_8_is_refused_with_the_remedy(tmp_path: Path) -> None:
-    (tmp_path / "p.csv").write_bytes("ref,gen\ncafé.png,b.png\n".encode("latin-1"))
-    with pytest.raises(RequestError, match="save the table as UTF-8"):
+@pytest.mark.parametrize(
+    "data",
+    [
+        "ref,gen\ncafé.png,b.png\n".encode("latin-1"),
+        b'ref,gen\na.png,"open\n',
+        b"PK\x03\x04workbook",
+    ],
+)
+def test_a_file_that_is_no_table_of_text_is_refused_by_its_name(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "p.csv").write_bytes(data)
+    with pytest.raises(RequestError, match=r"p\.csv"):
         read_pairs(tmp_path / "p.csv")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_tables_of_spreadsheets_are_read(tmp_path: Path, encoding: str) -> None:
+    (tmp_path / "p.csv").write_bytes('ref\tgen\r\n"café 1.png"\t b.png \r\n\t\r\n'.encode(encoding))
+    [pair] = read_pairs(tmp_path / "p.csv").pairs
+    assert [Path(image.name).name for image in (pair.a, pair.b)] == ["café 1.png", "b.png"]
 
 
 def test_other_columns_cannot_have_the_name_of_a_column_of_scores(run: Run, folder: Path) -> None:
