@@ -55,6 +55,7 @@ CHECKED_BY = {
     "matching.assignment.assign": "matching.matching.match",
     "matching.detect_patches.hot_boxes": "matching.detect_patches.PatchDetector.query",
     "adapters.rewards._assigned_cells": "matching.matching.match",
+    "matching.frames._video_stream": "matching.frames._opened",
     "matching.video._decoder": "matching.video._opened",
     "matching.video._frames_of": "matching.video._opened",
     "matching.video._stream": "matching.video._opened",

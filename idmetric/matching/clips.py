@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageSequence
 
-from idmetric.matching.video import ClipError, Video
+from idmetric.matching.frames import ClipError
+from idmetric.matching.video import Video
 from idmetric.metric import paths
 from idmetric.metric.errors import RequestError
 from idmetric.metric.images import (

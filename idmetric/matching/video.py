@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from idmetric.matching.frames import ClipError
 from idmetric.matching.pictures import Colors, to_image
 from idmetric.metric.files import need
 from idmetric.metric.images import MAX_PIXELS, ImageReadError, checked_path
@@ -32,10 +33,6 @@ _TO_SDR = (
     "convert it to SDR, for example: ffmpeg -i clip.mov -vf zscale=t=linear:npl=100,format=gbrpf32le,zscale=p=bt709,"
     "tonemap=hable,zscale=t=bt709:m=bt709:r=tv,format=yuv420p -c:v libx264 -crf 15 sdr.mp4"
 )
-
-
-class ClipError(ValueError):
-    """A clip that cannot be used; the message names the file and the reason."""
 
 
 class Video:

@@ -16,17 +16,17 @@ from pycocotools import mask as coco
 from idmetric.data.frames.choose import SAMPLINGS, Faults, Sampling, candidates, choose, plan, positions
 from idmetric.data.frames.clips import AnnotatedClip, find_clips
 from idmetric.data.frames.extract import Extraction, extract, finished, to_manifest
-from idmetric.data.frames.footage import Footage, Frame, open_clip, read_boxes
+from idmetric.data.frames.footage import AnnotatedFrame, Footage, open_clip, read_boxes
 from idmetric.data.old_manifest.table import read
 from idmetric.data.sharpness import blur_score
-from idmetric.matching.video import ClipError
+from idmetric.matching.frames import ClipError
 from idmetric.metric.images import ImageReadError
 from tests.clip_files import mask, number_of, picture, turn_video, write_folder, write_masks, write_video
 
 ALL = Sampling(fps=10, stride=1, annotated=10, parts=5, coverage=(0, 1), blur=0)
 
 
-def is_readable(frame: Frame) -> bool:
+def is_readable(frame: AnnotatedFrame) -> bool:
     try:
         frame.image()
     except ImageReadError:

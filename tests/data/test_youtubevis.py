@@ -17,7 +17,7 @@ from idmetric.data.frames.clips import find_clips
 from idmetric.data.frames.footage import open_clip
 from idmetric.data.old_manifest.table import read
 from idmetric.matching.codes import decode
-from idmetric.matching.video import ClipError
+from idmetric.matching.frames import ClipError
 
 
 @pytest.mark.parametrize(

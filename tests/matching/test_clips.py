@@ -13,7 +13,8 @@ from PIL import Image
 
 from idmetric.matching import video
 from idmetric.matching.clips import Clip, sources_of, timeline
-from idmetric.matching.video import ClipError, Video
+from idmetric.matching.frames import ClipError
+from idmetric.matching.video import Video
 from idmetric.metric.errors import RequestError
 from idmetric.metric.images import ImageReadError, read_image
 from tests.clip_files import number_of, picture, turn_video, write_folder, write_video

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from idmetric import Clip, IDSim, Region, consistency, match
-from idmetric.matching.video import ClipError
+from idmetric.matching.frames import ClipError
 from idmetric.metric.errors import RequestError
 from idmetric.metric.images import ImageReadError
 from tests.clip_files import write_video

@@ -19,7 +19,8 @@ from idmetric.data.frames.clips import find_clips
 from idmetric.data.frames.footage import open_clip
 from idmetric.matching import clips, match
 from idmetric.matching.clips import Clip, sources_of, timeline
-from idmetric.matching.video import ClipError, Video
+from idmetric.matching.frames import ClipError
+from idmetric.matching.video import Video
 from idmetric.metric.images import ImageReadError, read_image
 from tests.clip_files import number_of, packets_of, picture, set_matrix, write_video
 from tests.matching.films import sound

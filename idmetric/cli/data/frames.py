@@ -70,7 +70,7 @@ def run(args: Namespace) -> int:
     from idmetric.data.frames.choose import SAMPLINGS as FULL
     from idmetric.data.frames.clips import find_clips
     from idmetric.data.frames.extract import Extraction, to_manifest
-    from idmetric.matching.video import ClipError
+    from idmetric.matching.frames import ClipError
 
     # the clips, without the frames of a previous run
     check_output(args.out)
@@ -133,7 +133,7 @@ def _sam(args: Namespace) -> Sam | None:
 def _outcome(clip: AnnotatedClip, folder: Path, extraction: Extraction, skip: bool) -> Record | str:
     """The record of a clip, or the reason why it has none."""
     from idmetric.data.frames.extract import extract
-    from idmetric.matching.video import ClipError
+    from idmetric.matching.frames import ClipError
 
     try:
         return extract(clip, folder, extraction, skip)

@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from idmetric.data.frames.clips import AnnotatedClip, Codes, read_text
+from idmetric.matching.frames import ClipError
 from idmetric.matching.region_coco import read_videos
-from idmetric.matching.video import ClipError
 from idmetric.metric.files import read_json_file
 
 Categories = dict[tuple[str, int], str]  # (clip, object) -> category

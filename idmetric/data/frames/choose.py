@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from idmetric.data.frames.footage import Footage, Frame, FrameObject
+from idmetric.data.frames.footage import AnnotatedFrame, Footage, FrameObject
 from idmetric.data.sharpness import blur_score
 from idmetric.metric.images import ImageReadError
 
@@ -171,7 +171,7 @@ def choose(footage: Footage, sampling: Sampling, seed: int, faults: Faults) -> I
         yield from (best[number] for number in sorted(best))
 
 
-def _reason(frame: Frame, shown: FrameObject, blur: Callable[[], float], sampling: Sampling) -> str:
+def _reason(frame: AnnotatedFrame, shown: FrameObject, blur: Callable[[], float], sampling: Sampling) -> str:
     """The reason why the frame is not valid for the object; empty if it is valid."""
     least, most = sampling.coverage
     if shown.coverage < least:

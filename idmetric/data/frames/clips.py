@@ -13,7 +13,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from idmetric.matching.video import ClipError
+from idmetric.matching.frames import ClipError
 from idmetric.metric import files
 from idmetric.metric.files import StrPath
 from idmetric.metric.paths import VIDEO_ENDINGS, walk

@@ -30,7 +30,7 @@ from idmetric.data.frames.clips import AnnotatedClip
 from idmetric.data.frames.footage import open_clip
 from idmetric.data.generate.masks import Sam
 from idmetric.data.old_manifest.table import Manifest, Row
-from idmetric.matching.video import ClipError
+from idmetric.matching.frames import ClipError
 from idmetric.metric.files import StrPath, read_json_file
 
 RECORD = "clip.json"  # in the folder of a finished clip

@@ -24,7 +24,8 @@ from PIL import Image
 
 from idmetric.data.frames.clips import BOXES, AnnotatedClip, Box, is_image, read_text
 from idmetric.matching.codes import decode
-from idmetric.matching.video import ClipError, Video
+from idmetric.matching.frames import ClipError
+from idmetric.matching.video import Video
 from idmetric.metric.images import ImageReadError, read_image
 from idmetric.metric.masks import read_mask
 from idmetric.metric.paths import matching, natural
@@ -51,7 +52,7 @@ class FrameObject:
 
 
 @dataclass(frozen=True)
-class Frame:
+class AnnotatedFrame:
     """A frame, read on demand: `image` returns it as RGB, `objects` its annotated objects; `name` is for messages.
 
     Both raise `ImageReadError` if the file, or this frame of the video, cannot be read.
@@ -108,7 +109,7 @@ class Footage:
         """Whether the annotation numbers several objects."""
         return isinstance(self.clip.masks, dict)
 
-    def read(self, indices: Sequence[int]) -> Iterator[Frame]:
+    def read(self, indices: Sequence[int]) -> Iterator[AnnotatedFrame]:
         """The frames of ascending indices; use each frame before taking the next."""
         pictures = self.frames.read(indices)
         masks: Iterator[Any] = repeat(None)
@@ -118,7 +119,7 @@ class Footage:
             name = f"{self.clip.frames}, frame {index}"
             image = cache(partial(_read, picture))
             objects = partial(self._objects, self.annotations[index], image, mask)
-            yield Frame(index, name, image, objects)
+            yield AnnotatedFrame(index, name, image, objects)
 
     def _objects(self, annotation: Any, image: Picture, mask: Any) -> list[FrameObject]:
         if self.sam is not None:
