@@ -214,10 +214,9 @@ def _with_header(rows: list[TableRow], spellings: Container[str]) -> HeadedTable
         raise TableError("its first row names no columns")
     for row in rows[1:]:
         count = len(row.cells)
-        if any(row.cells[width:]):
+        if count < width or any(row.cells[width:]):
             raise TableError(f"row {row.number} has {count} cells for {width} columns: quote cells with separators")
-        cells = row.cells + [""] * (width - count)  # cells that are missing at its end are empty
-        row.cells[:] = [cells[index] or None for index in named]
+        row.cells[:] = [row.cells[index] or None for index in named]
     return HeadedTable(tuple(names[index] for index in named), rows[1:])
 
 

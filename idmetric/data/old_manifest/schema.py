@@ -180,10 +180,6 @@ def plain(value: Any) -> Any:
 def check_names(names: Sequence[str], name: str) -> None:
     """Raise a `ManifestError` for an unknown or repeated column, or if `identity` is missing."""
     for column in names:
-        if column not in COLUMNS and not column.startswith("x_"):
-            raise ManifestError(
-                f"{name}: unknown column {shown(column)}; a manifest has {', '.join(COLUMNS)}, and free columns x_..."
-            )
         if names.count(column) > 1:
             raise ManifestError(f"{name}: column {shown(column)} occurs twice")
     if "identity" not in names:

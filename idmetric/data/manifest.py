@@ -1,0 +1,508 @@
+"""The manifest: a checked pandas table of images that every recipe, protocol and data step reads and writes.
+
+A row is an image, or one use of it in a triplet: its file, the identity it shows, and how it was made. Any table with a
+column `path` is a manifest; columns of your own come along under their names. In memory all of `COLUMNS` are present,
+the index counts the rows from 0, paths are absolute, and text is `str` or None (identities too: 007 stays 007).
+
+    from idmetric.data.manifest import read, take, write
+    photos = read("photos.csv")
+    dogs = take(photos, (photos["category"] == "dog") & (photos["role"] == "real"))
+    write(dogs, "dogs.parquet")
+"""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import decimal
+import hashlib
+import json
+import math
+import os
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from idmetric import tables
+from idmetric.data.old_manifest.errors import ManifestError as ManifestError  # part of this module
+from idmetric.data.old_manifest.split_words import split_name
+from idmetric.data.old_manifest.twins import twins_note
+from idmetric.metric.files import MissingExtraError, StrPath, install, need, refuse_irregular, replacing, shown
+from idmetric.metric.paths import is_address
+from idmetric.tables import first_few, number_of, plain_name
+
+try:
+    import pandas as pd
+except ImportError as error:
+    raise MissingExtraError(f"manifests need pandas: {install('eval')}") from error
+
+ROLES = ("real", "context-edit", "identity-edit", "distractor", "part-edit")
+SLOTS = ("anchor", "positive", "negative", "query", "candidate", "left", "right")
+TEXT_SLOTS = ("query", "positive", "negative", "candidate")  # of rows that may be a text without an image
+PATHS = ("path", "mask", "part_mask")
+FORMATS = (".parquet", ".csv", ".jsonl")
+
+TEXT, NUMBER, WHOLE, JSON = "text", "a number", "a whole number", "JSON serializable"
+COLUMNS = {  # column -> what its values are
+    "id": TEXT,  # unique name of the row; by default made of group, slot and path as given (or a hash of the text)
+    "identity": TEXT,  # equal exactly for images of one subject; missing if unknown, or if there is no subject
+    "path": TEXT,  # the image; rows with a text in one of `TEXT_SLOTS` may lack it: a caption as query, an answer
+    "dataset": TEXT,  # origin of the image
+    "split": TEXT,  # such as train, val, test
+    "domain": TEXT,  # such as animals, products
+    "category": TEXT,  # such as dog, mug
+    "mask": TEXT,  # mask of the object, see `idmetric.metric.masks`
+    "part_mask": TEXT,  # mask of its edited part
+    # one of `ROLES`: real (a photo or a rendering), context-edit (the parent's identity in another context),
+    # identity-edit and distractor (another identity in the parent's context), part-edit (a part is changed)
+    "role": TEXT,
+    "background": TEXT,  # id of the background
+    "engine": TEXT,  # generator of the image
+    # 1 - |part| / |object|, at most 1: the share of the object that an edit kept (NearID, section 3.4); below 0 if the
+    # part's mask is larger than the object's
+    "oracle": NUMBER,
+    "text": TEXT,  # instruction, prompt or caption
+    "label": NUMBER,  # a human or model judgment of this row within its group; the dataset defines its meaning
+    "group": TEXT,  # rows of one group belong together: a pair, a triplet, a query with candidates
+    "slot": TEXT,  # the row's place in its group, one of `SLOTS`
+    "parent": TEXT,  # id of the row that this one was made from
+    "seed": WHOLE,  # int or None
+    "parameters": JSON,  # everything else that made the image: the text of a JSON object, or None
+}
+
+# sets of columns by which other tools say that a row is a part of its image, in small letters without underscores
+_BOXES: tuple[set[str], ...] = (
+    {"bbox"},
+    {"box"},
+    {"x1", "y1", "x2", "y2"},
+    {"xmin", "ymin", "xmax", "ymax"},
+    {"x", "y", "w", "h"},
+    {"x", "y", "width", "height"},
+    {"left", "top", "width", "height"},
+)
+_BYTES = ("image_bytes", "mask_bytes", "part_mask_bytes")
+_EXACT = 2**53  # whole numbers below it are exact as floats
+
+
+# Files
+
+
+def read(file: StrPath) -> pd.DataFrame:
+    """The manifest in a .parquet, .csv or .jsonl file, checked.
+
+    Columns and ids may be missing. An empty CSV field is a missing value, and columns of your own in CSV hold text.
+
+    Raises:
+        ManifestError: naming the file, rows and columns at fault.
+    """
+    file = Path(file)
+    check_extension(file)
+    try:
+        refuse_irregular(file)
+        table = _read_parquet(file) if file.suffix.lower() == ".parquet" else _read_text(file)
+    except FileNotFoundError as error:
+        raise ManifestError(f"{file}: no such file") from error
+    except (OSError, ValueError) as error:
+        raise ManifestError(f"{file}: not readable as {file.suffix[1:]}: {error}") from error
+
+    table = checked(table, file.parent, str(file))
+    warn_of_twins(table)
+    return table
+
+
+def write(table: pd.DataFrame, file: StrPath) -> None:
+    """Check a manifest and write it as .parquet, .csv or .jsonl, atomically.
+
+    Paths become relative to the file's folder, with forward slashes; columns without any value are left out.
+
+    Raises:
+        ManifestError: for another ending, values that break the rules, or that the format cannot hold.
+        OutputError: if it cannot be written.
+    """
+    file = Path(file)
+    check_extension(file)
+    table = checked(table, name=str(file))
+    columns = [column for column in table if column == "path" or table[column].notna().any()]
+    table = table[columns]
+    root = os.path.realpath(file.parent)
+    for column in set(PATHS).intersection(columns):
+        paths = [path and _relative(path, root) for path in table[column]]
+        table = table.assign(**{column: pd.Series(paths, dtype=object)})
+
+    ending = file.suffix.lower()
+    if ending == ".parquet":
+        need("eval", "a .parquet manifest", pyarrow="pyarrow")
+    else:
+        _refuse_nested(table, file)
+    with replacing(file, parents=True) as temporary:
+        if ending == ".parquet":
+            _write_parquet(table, temporary, file)
+        elif ending == ".csv":
+            # quotes around all text keep spaces at its ends
+            table.to_csv(temporary, index=False, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n", encoding="utf-8")
+        else:
+            _write_lines(table, temporary, file)
+
+
+def check_extension(file: StrPath) -> None:
+    """Raise a `ManifestError` unless the file's extension is one of `FORMATS`."""
+    if Path(file).suffix.lower() not in FORMATS:
+        raise ManifestError(f"{os.fspath(file)}: a manifest ends in {', '.join(FORMATS)}")
+
+
+def _read_parquet(file: Path) -> pd.DataFrame:
+    need("eval", "a .parquet manifest", pyarrow="pyarrow")
+    from pyarrow import ArrowException, parquet
+
+    try:
+        table = parquet.read_table(file)
+        table.validate(full=True)  # also checks that text is UTF-8, which reading does not
+        return table.to_pandas(integer_object_nulls=True)  # whole numbers never pass through floats
+    except ArrowException as error:
+        raise ValueError(str(error)) from error
+
+
+def _read_text(file: Path) -> pd.DataFrame:
+    """The columns of CSV or JSON lines as objects."""
+    table = tables.read_table(file, known=COLUMNS)
+    if file.suffix.lower() == ".csv":
+        for expected, row in enumerate(table.rows, 2):
+            if row.number != expected:
+                raise ValueError(f"row {expected} is blank: remove it, or fill in its path")
+
+    columns = {}
+    for name in table.columns:
+        values = table.column(name)
+        if name in PATHS:
+            values = [_with_slashes(value, file.parent) for value in values]
+        columns[name] = pd.Series(values, dtype=object)
+    return pd.DataFrame(columns)
+
+
+def _with_slashes(value: Any, root: Path) -> Any:
+    """A path of a text table, which may be from Windows, with forward slashes, unless a file is called so."""
+    if isinstance(value, str) and "\\" in value and not os.path.lexists(root / value):
+        return value.replace("\\", "/")
+    return value
+
+
+def _relative(path: str, root: str) -> str:
+    with suppress(ValueError):  # another drive of Windows
+        path = os.path.relpath(path, root)
+    return Path(path).as_posix()
+
+
+def _refuse_nested(table: pd.DataFrame, file: Path) -> None:
+    """Refuse own columns that text formats cannot hold: bytes, and lists or objects in CSV."""
+    ending = file.suffix.lower()
+    for column in table.columns.difference(list(COLUMNS)):
+        for value in table[column]:
+            if isinstance(value, bytes):
+                raise ManifestError(f"{file}: {ending} holds no bytes (column {column!r}); write .parquet")
+            if ending == ".csv" and isinstance(value, list | tuple | dict | np.ndarray):
+                raise ManifestError(f"{file}: .csv holds no lists or objects (column {column!r}); write .parquet")
+
+
+def _write_parquet(table: pd.DataFrame, temporary: Path, file: Path) -> None:
+    from pyarrow import ArrowException
+
+    try:
+        table.to_parquet(temporary, index=False)
+    except (ArrowException, TypeError, ValueError) as error:
+        raise ManifestError(f"{file}: a column cannot be Parquet: {error}") from error
+
+
+def _write_lines(table: pd.DataFrame, temporary: Path, file: Path) -> None:
+    is_given = table.notna().to_numpy()
+    with open(temporary, "w", encoding="utf-8") as lines:
+        for number, values in enumerate(table.itertuples(index=False, name=None)):
+            cells = zip(table.columns, values, is_given[number], strict=True)
+            row = {column: value for column, value, given in cells if given}
+            if "parameters" in row:
+                row["parameters"] = json.loads(row["parameters"])
+            try:
+                line = json.dumps(row, ensure_ascii=False, allow_nan=False, default=plain)
+            except (TypeError, ValueError) as error:
+                raise ManifestError(f"{file}: row {number + 1} cannot be JSON: {error}") from error
+            lines.write(line + "\n")
+
+
+# The door
+
+
+def checked(table: pd.DataFrame, root: StrPath = ".", name: str = "manifest") -> pd.DataFrame:
+    """The table as a manifest: all of `COLUMNS`, then its own; every value in its type, and defaults filled in.
+
+    Whole numbers above 2**53 beside missing values need a column of objects (`pd.DataFrame(rows, dtype=object)`).
+
+    Args:
+        table: any table with a column `path`, such as `pd.DataFrame(list_of_dicts)`; `parameters` may be dicts.
+        root: folder of relative paths. name: of the file, for messages.
+
+    Raises:
+        ManifestError: naming rows (counted from 1) and columns of values that break the rules, and columns of boxes.
+    """
+    _check_names(table, name)
+    table = table.reset_index(drop=True)
+    columns = {}
+    for column in COLUMNS:
+        columns[column] = _typed(table, column, name)
+    for column in table.columns:
+        if column not in COLUMNS:
+            columns[column] = _own(table[column], name)
+
+    result = pd.DataFrame(columns)
+    result["split"] = pd.Series([split and split_name(split) for split in result["split"]], dtype=object)
+    result["role"] = result["role"].fillna("real")
+    result["id"] = pd.Series(_ids(result), dtype=object)
+    problems = [f"row {row + 1}, column {column!r}: {reason}" for row, column, reason in _faults(result)]
+    if problems:
+        raise ManifestError(f"{name}: {'; '.join(first_few(problems))}")
+
+    root = os.path.realpath(root)
+    for column in PATHS:
+        paths = [path and os.path.normpath(os.path.join(root, path)) for path in result[column]]
+        result[column] = pd.Series(paths, dtype=object)
+    return result
+
+
+def _check_names(table: pd.DataFrame, name: str) -> None:
+    """Refuse columns of one name, of boxes and of bytes, and a table without images."""
+    columns = list(table.columns)
+    for column, count in Counter(columns).items():
+        if not isinstance(column, str):
+            raise ManifestError(f"{name}: a column is called {shown(column)}: name it with text")
+        if count > 1:
+            raise ManifestError(f"{name}: column {shown(column)} occurs twice")
+        if column in _BYTES:
+            raise ManifestError(
+                f"{name}: column {column!r}: images and masks are files; 'idmetric data import table' writes them"
+            )
+
+    plain_columns = {plain_name(column).replace("_", ""): column for column in columns}
+    for box in _BOXES:
+        if box <= plain_columns.keys():
+            boxes = ", ".join(sorted(plain_columns[part] for part in box))
+            raise ManifestError(
+                f"{name}: {boxes}: columns of boxes, but whole images are read; crop the images and remove the "
+                "columns, or import the set ('idmetric data import wildlife')"
+            )
+
+    if columns and not {"path", "text"}.intersection(columns):
+        names = ", ".join(map(shown, columns))
+        raise ManifestError(
+            f"{name}: column 'path' is missing; there are {names}: rename the column of image files, or "
+            "'idmetric data import table --map path=COLUMN'"
+        )
+
+
+def _typed(table: pd.DataFrame, column: str, name: str) -> pd.Series:
+    """A column of `COLUMNS` in its type: floats with NaN, or objects with None; missing if the table lacks it."""
+    kind = COLUMNS[column]
+    dtype = float if kind == NUMBER else object
+    if column not in table:
+        return pd.Series([None] * len(table), dtype=dtype)
+
+    convert = _CONVERT[kind]
+    values: list[Any] = []
+    for row, (value, is_missing) in enumerate(zip(table[column].tolist(), table[column].isna(), strict=True)):
+        if is_missing or (isinstance(value, str) and not value):  # an empty text is missing, in every format
+            values.append(None)
+            continue
+        try:
+            values.append(convert(value))
+        except (ValueError, TypeError, OverflowError) as error:
+            reason = f"{shown(value)} is not {kind}"
+            if isinstance(error, UnicodeEncodeError):  # file names that are not UTF-8: no format can store them
+                reason = f"{shown(value)} is not UTF-8 text; rename the file or value"
+            elif str(error):
+                reason = f"{reason}: {error}"
+            raise ManifestError(f"{name}: row {row + 1}, column {column!r}: {reason}") from error
+    return pd.Series(values, dtype=dtype)
+
+
+def _own(values: pd.Series, name: str) -> pd.Series:
+    """A column of the table's own: text with None, numbers as they are; several kinds of values are refused."""
+    if not (pd.api.types.is_object_dtype(values) or pd.api.types.is_string_dtype(values)):
+        return values
+    values = values.astype(object)
+    is_given = values.notna()
+    values[~is_given] = None
+    kinds = {_kind(value) for value in values[is_given]}
+    if len(kinds) > 1:
+        names = " and ".join(sorted(kind.__name__ for kind in kinds))
+        raise ManifestError(f"{name}: column {values.name!r} mixes values of types {names}: give them one type")
+    if is_given.all() and kinds <= {float, bool}:
+        return values.infer_objects()
+    return values
+
+
+def _kind(value: Any) -> type:
+    if isinstance(value, int | np.number) and not isinstance(value, bool):
+        return float
+    return type(value)
+
+
+def _ids(table: pd.DataFrame) -> list[str]:
+    """The id of every row, made of group, slot and path (or the hash of the text) where it is missing."""
+    ids = []
+    columns = ["id", "path", "group", "slot", "text"]
+    for name, path, group, slot, text in table[columns].itertuples(index=False, name=None):
+        if name is None:
+            name = path or hashlib.sha256((text or "").encode()).hexdigest()[:16]
+            if group is not None:
+                name = f"{group}/{slot}/{name}"
+        ids.append(name)
+    return ids
+
+
+def _faults(table: pd.DataFrame) -> Iterator[tuple[int, str, str]]:
+    """Row, column and reason of every value that breaks the rules."""
+    for column, (is_valid, expected) in _RULES.items():
+        for row, value in enumerate(table[column].tolist()):
+            is_missing = value is None or value != value  # NaN
+            if not is_missing and not is_valid(value):
+                yield row, column, f"{shown(value)} is not {expected}"
+
+    # rules for several columns
+    is_text = table["text"].notna() & table["slot"].isin(TEXT_SLOTS)
+    for row in np.flatnonzero(table["path"].isna() & ~is_text).tolist():
+        yield row, "path", "no image: it is empty"
+    for row in np.flatnonzero(table["group"].isna() != table["slot"].isna()).tolist():
+        yield row, "slot", "group and slot go together; one of them is empty"
+
+    rows: dict[str, int] = {}
+    for row, name in enumerate(table["id"]):
+        earlier = rows.setdefault(name, row)
+        if earlier != row:
+            yield row, "id", f"{shown(name)} is also the id of row {earlier + 1}"
+
+
+# Values
+
+
+def text_of(value: Any) -> str:
+    """The text of a name or id: 7 and 7.0 are "7".
+
+    Raises:
+        TypeError: for lists, bytes, booleans, fractions and other values that cannot be names.
+        ValueError: for a whole number that a float may have rounded. UnicodeEncodeError: for text that is not UTF-8.
+    """
+    if isinstance(value, str | os.PathLike):
+        text = str(value)
+        text.encode()
+        return text
+    return str(_whole(value))
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, float | np.floating):
+        if not float(value).is_integer():
+            raise TypeError
+        if abs(float(value)) >= _EXACT:
+            raise ValueError("a float may have rounded it; keep it as text")
+    elif isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError
+    return int(value)
+
+
+def _seed(value: Any) -> int:
+    if isinstance(value, str) and value.strip().isdecimal():
+        value = int(value)
+    return np.int64(_whole(value)).item()
+
+
+def _number(value: Any) -> float:
+    return number_of(value.strip()) if isinstance(value, str) else float(value)
+
+
+def _json_text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False, sort_keys=True, allow_nan=False, default=plain)
+
+
+_WRITTEN_AS_TEXT = (os.PathLike, datetime.date, datetime.time, datetime.timedelta, decimal.Decimal)
+
+
+def plain(value: Any) -> Any:
+    """The JSON value for a NumPy value, path, date or number, for `json.dumps(default=...)`."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    if isinstance(value, _WRITTEN_AS_TEXT):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} is not JSON serializable")
+
+
+def _is_path(value: str) -> bool:
+    return bool(value.strip()) and "\0" not in value and not is_address(value)
+
+
+def _is_json_object(value: str) -> bool:
+    try:
+        return isinstance(json.loads(value, parse_constant=int), dict)  # int refuses NaN and Infinity, as JSON does
+    except (ValueError, RecursionError):
+        return False
+
+
+_CONVERT: dict[str, Callable[[Any], Any]] = {TEXT: text_of, NUMBER: _number, WHOLE: _seed, JSON: _json_text}
+
+# column -> a test of each of its values, and what the value must be
+_RULES: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "identity": (str.strip, "a name: it is blank"),
+    **dict.fromkeys(PATHS, (_is_path, "a file's path")),
+    "role": (ROLES.__contains__, f"one of {', '.join(ROLES)}"),
+    "slot": (SLOTS.__contains__, f"one of {', '.join(SLOTS)}"),
+    "oracle": (lambda value: -math.inf < value <= 1, "at most 1"),
+    "label": (math.isfinite, "a finite number"),
+    "seed": (lambda value: value >= 0, "0 or more"),
+    "parameters": (_is_json_object, "a JSON object"),
+}
+
+
+# Several manifests, and parts of one
+
+
+def merge(manifests: Sequence[pd.DataFrame], shared: bool = False) -> pd.DataFrame:
+    """One manifest of several.
+
+    Args:
+        shared: equal identity and group names in two manifests name the same identity and group. Otherwise they are
+            refused, because two datasets with a name such as "0001" rarely mean the same subject.
+
+    Raises:
+        ManifestError: naming ids, identities or groups that occur twice, or an own column of two types.
+    """
+    for name in ("id",) if shared else ("id", "identity", "group"):
+        counts: Counter[str] = Counter()
+        for table in manifests:
+            counts.update(table[name].dropna().unique())
+        clashes = [repr(value) for value, count in counts.items() if count > 1]
+        if clashes:
+            advice = "" if name == "id" else ", or say they are shared"
+            raise ManifestError(
+                f"{len(clashes)} {name} values are in more than one manifest: {', '.join(first_few(sorted(clashes)))}; "
+                f"prefix them with the dataset's name{advice}"
+            )
+    as_objects = [table.astype(object) for table in manifests]  # a missing column would turn whole numbers into floats
+    return checked(pd.concat(as_objects, ignore_index=True), name="the merged manifest")
+
+
+def take(table: pd.DataFrame, rows: Any) -> pd.DataFrame:
+    """The rows of these numbers in this order, or the rows where a boolean mask (N,) is true, counted from 0 again."""
+    chosen = np.asarray(rows)
+    if chosen.dtype != bool:
+        chosen = chosen.astype(np.int64)
+    return table.iloc[chosen].reset_index(drop=True)
+
+
+def warn_of_twins(table: pd.DataFrame) -> None:
+    """Warn of identities with names that differ by case, spaces or the coding of accents alone."""
+    note = twins_note(table["identity"])
+    if note is not None:
+        warnings.warn(note, stacklevel=3)

@@ -1,0 +1,32 @@
+"""Between the manifest of Arrow tables and the one of DataFrames, for as long as both exist."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from idmetric.data.manifest import ManifestError, checked
+from idmetric.data.old_manifest.arrow import pa
+from idmetric.data.old_manifest.schema import PATHS as BYTES
+from idmetric.data.old_manifest.schema import array_of
+from idmetric.data.old_manifest.table import Manifest
+
+
+def to_frame(manifest: Manifest) -> pd.DataFrame:
+    """The same rows as a DataFrame; ManifestError for images or masks that are bytes."""
+    columns = {}
+    for name in manifest.table.column_names:
+        if name not in BYTES.values():
+            columns[name] = pd.Series(manifest.column(name), dtype=object)
+        elif manifest.table[name].null_count < len(manifest):
+            raise ManifestError(f"column {name!r}: images and masks are files")
+    return checked(pd.DataFrame(columns), manifest.root)
+
+
+def to_manifest(table: pd.DataFrame) -> Manifest:
+    """The same rows as an Arrow table, with absolute paths."""
+    arrays = {}
+    for name in table.columns:
+        column = table[name].astype(object)
+        values = column.where(column.notna(), None).tolist()
+        arrays[name] = array_of(values, name, "manifest")
+    return Manifest(pa.table(arrays), "/")
