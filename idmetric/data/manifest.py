@@ -30,8 +30,8 @@ import numpy as np
 
 from idmetric import tables
 from idmetric.data.old_manifest.errors import ManifestError as ManifestError  # part of this module
-from idmetric.data.old_manifest.split_words import split_name
 from idmetric.data.old_manifest.twins import twins_note
+from idmetric.data.split import split_name
 from idmetric.metric.files import MissingExtraError, StrPath, install, need, refuse_irregular, replacing, shown
 from idmetric.metric.paths import is_address
 from idmetric.tables import first_few, number_of, plain_name

@@ -7,26 +7,10 @@ from pathlib import Path
 import pytest
 
 from idmetric.data.importers.run import import_dataset
-from idmetric.data.old_manifest.split_words import split_name, split_word
-from idmetric.data.old_manifest.table import Manifest, Row, read
+from idmetric.data.old_manifest.table import read
 from tests.import_parts import put_all, refuses
 
 ANIMALS = [("rex", 1, "train"), ("tom", 2, "train"), ("rex", 3, "test"), ("tom", 4, "test")]
-
-
-@pytest.mark.parametrize(
-    ("word", "split"),
-    [
-        ("Train", "train"), ("TRAINING", "train"), ("train_set", "train"), ("Training data", "train"),
-        ("Validation", "val"), ("valid", "val"), ("VAL", "val"), ("Dev", "dev"), ("Test", "test"), (" test ", "test"),
-        ("QUERY", "query"), ("Queries", "query"), ("probe", "query"), ("query-images", "query"), ("eval", "eval"),
-        ("Gallery", "gallery"), ("database", "gallery"), ("Index", "gallery"),
-        ("dev2", None), ("test_dense", None), ("rex", None), ("", None), ("data", None), ("trainer", None),
-    ],
-)  # fmt: skip
-def test_the_usual_words_in_any_case(word: str, split: str | None) -> None:
-    assert split_word(word) == split
-    assert split_name(word) == (split or word)
 
 
 @pytest.mark.parametrize(
@@ -93,12 +77,3 @@ def test_columns_of_splits_in_tables_and_manifests(tmp_path: Path, words: tuple[
     put_all(tmp_path / "wild", "1.png", "2.png")
     metadata.write_text(f"identity,path,split\nrex,1.png,{words[0]}\nrex,2.png,{words[1]}\n")
     assert import_dataset("wildlife", tmp_path / "wild").column("split") == ["query", "gallery"]
-
-
-def test_a_split_in_two_spellings_is_no_leak() -> None:
-    from idmetric.data.old_manifest.split import leaks
-
-    rows = [Row("a", "1.jpg", split="Train"), Row("a", "2.jpg", split="training"), Row("a", "3.jpg", split="dev2")]
-    manifest = Manifest.from_rows(rows)
-    assert manifest.column("split") == ["train", "train", "dev2"]
-    assert leaks(manifest) == {"a": ("train", "dev2")}

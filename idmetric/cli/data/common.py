@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from idmetric.cli import options
 from idmetric.cli.command import say
@@ -13,7 +13,7 @@ from idmetric.metric.files import Progress
 from idmetric.tables import first_few
 
 if TYPE_CHECKING:
-    from idmetric.data.old_manifest.table import Manifest
+    import pandas as pd
 
 T = TypeVar("T")
 _SHOWN = 20  # images that an error lists
@@ -38,26 +38,31 @@ def add_on_error(parser: ArgumentParser) -> None:
 
 def check_output(path: Path) -> None:
     """Check before the work that a manifest can be written there."""
-    from idmetric.data.old_manifest.table import FORMATS
+    from idmetric.data.manifest import check_extension
     from idmetric.metric.files import check_writable
 
-    if path.suffix.lower() not in FORMATS:
-        raise ValueError(f"{path}: a manifest ends in {', '.join(FORMATS)}")
+    check_extension(path)
     check_writable(path, parents=True)
 
 
-def of_splits(manifest: Manifest, args: Namespace) -> Manifest:
+def of_splits(manifest: Any, args: Namespace) -> Any:
     """The rows of the splits that --split names, or all rows."""
-    from idmetric.data.old_manifest.split_words import split_name
+    from idmetric.data.manifest import take
+    from idmetric.data.old_manifest.bridge import to_frame, to_manifest
+    from idmetric.data.split import split_name
 
     if not args.split:
         return manifest
-    splits = dict.fromkeys(manifest.column("split"))
-    for split in args.split:
-        if split_name(split) not in splits:
-            names = ", ".join(filter(None, splits)) or "no splits"
-            raise ValueError(f"{args.data}: no split {split!r}; there are {names} (or make them: idmetric data split)")
-    return manifest.filter(split=args.split)
+    table = to_frame(manifest)
+    names = [split_name(split) for split in args.split]
+    for split, name in zip(args.split, names, strict=True):
+        if name not in set(table["split"]):
+            present = ", ".join(table["split"].dropna().unique()) or "no splits"
+            raise ValueError(
+                f"{args.data}: no split {split!r}; there are {present} (or make them: idmetric data split)"
+            )
+    table = take(table, table["split"].isin(names))
+    return table if manifest is table else to_manifest(table)
 
 
 def pairs(texts: Iterable[str], option: str) -> dict[str, str]:
@@ -76,11 +81,12 @@ def progress(items: Iterable[T], total: int | None, what: str, quiet: bool = Fal
     return Progress("images", not quiet, verb=f"{what}:").over(items, total)
 
 
-def refuse_leaks(manifest: Manifest) -> None:
+def refuse_leaks(manifest: Any) -> None:
     """Refuse a manifest with identities in more than one split."""
-    from idmetric.data.old_manifest.split import leaks
+    from idmetric.data.old_manifest.bridge import to_frame
+    from idmetric.data.split import leaks
 
-    splits_of = leaks(manifest)
+    splits_of = leaks(to_frame(manifest))
     if splits_of:
         lines = [f"{name!r} in {', '.join(splits)}" for name, splits in splits_of.items()]
         raise ValueError(
@@ -89,9 +95,11 @@ def refuse_leaks(manifest: Manifest) -> None:
         )
 
 
-def leave_out_rows(manifest: Manifest, problems: Mapping[int, str], on_error: str) -> None:
+def leave_out_rows(manifest: Any, problems: Mapping[int, str], on_error: str) -> None:
     """Report rows that cannot be used (number -> reason) as `leave_out` does."""
-    ids = manifest.column("id")
+    from idmetric.data.old_manifest.bridge import to_frame
+
+    ids = to_frame(manifest)["id"]
     leave_out([f"{ids[row]}: {reason}" for row, reason in problems.items()], on_error)
 
 
@@ -107,21 +115,43 @@ def leave_out(lines: Sequence[str], on_error: str) -> None:
     say(f"{len(lines)} images left out")
 
 
-def identities(manifest: Manifest) -> int:
+def identities(manifest: Any) -> int:
     """The number of identities."""
-    return len(set(manifest.column("identity")) - {None})
+    from idmetric.data.old_manifest.bridge import to_frame
+
+    return int(to_frame(manifest)["identity"].nunique())
 
 
-def save(manifest: Manifest, out: Path, dry: bool = False) -> None:
+def counted(table: pd.DataFrame) -> str:
+    """The numbers of a manifest's images, texts and identities, for a line of output."""
+    images = table["path"].notna().sum()
+    content = f"{images} images"
+    if images < len(table):
+        content += f" and {len(table) - images} texts"
+    return f"{content} of {table['identity'].nunique()} identities"
+
+
+def save(manifest: Any, out: Path, dry: bool = False) -> None:
     """Write the manifest, unless the run is dry, and print its size."""
-    from idmetric.data.old_manifest.lineage import has_image  # needs numpy
+    from idmetric.data.manifest import write
+    from idmetric.data.old_manifest.table import Manifest
 
-    verb = "would write"
+    if isinstance(manifest, Manifest):
+        return _save_arrow(manifest, out, dry)
+    if not dry:
+        write(manifest, out)
+    print(f"{'would write' if dry else 'wrote'} {out}: {counted(manifest)}")
+    return None
+
+
+def _save_arrow(manifest: Any, out: Path, dry: bool) -> None:
+    from idmetric.data.old_manifest.lineage import has_image
+
     if not dry:
         manifest.write(out)
-        verb = "wrote"
     images = int(has_image(manifest).sum())
     content = f"{images} images"
     if images < len(manifest):
         content += f" and {len(manifest) - images} texts"
-    print(f"{verb} {out}: {content} of {identities(manifest)} identities")
+    identities = set(manifest.column("identity")) - {None}
+    print(f"{'would write' if dry else 'wrote'} {out}: {content} of {len(identities)} identities")

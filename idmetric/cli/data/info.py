@@ -27,13 +27,13 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Print the summary and the problems."""
-    from idmetric.data.old_manifest.check import faults
-    from idmetric.data.old_manifest.summary import as_text, problems
-    from idmetric.data.old_manifest.table import read
+    from idmetric.data.check import faults
+    from idmetric.data.manifest import read
+    from idmetric.data.summary import as_text, problems
 
     check_output(None, "leave it open")
-    manifest = read(args.manifest)
+    table = read(args.manifest)
     progress = partial(common.progress, quiet=args.quiet or not args.decode)
-    found_problems = problems(manifest, faults(manifest, decode=args.decode, progress=progress), args.need_masks)
-    print(as_text(manifest, found_problems))
-    return 1 if args.strict and found_problems else 0
+    cases = problems(table, faults(table, decode=args.decode, progress=progress), args.need_masks)
+    print(as_text(table, cases))
+    return 1 if args.strict and cases else 0

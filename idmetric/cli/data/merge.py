@@ -11,7 +11,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from idmetric.cli.data.common import add_output, identities, save
+from idmetric.cli.data.common import add_output, counted, save
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -25,11 +25,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Merge the manifests, print their sizes, and write the result."""
-    from idmetric.data.old_manifest.table import merge, read
+    from idmetric.data.manifest import merge, read
 
-    parts = [read(path) for path in args.manifests]
-    merged = merge(parts, shared=args.shared)
-    for path, part in zip(args.manifests, parts, strict=True):
-        print(f"{path}: {len(part)} images of {identities(part)} identities")
+    tables = [read(path) for path in args.manifests]
+    merged = merge(tables, shared=args.shared)
+    for path, table in zip(args.manifests, tables, strict=True):
+        print(f"{path}: {counted(table)}")
     save(merged, args.out)
     return 0

@@ -35,29 +35,31 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Split and write."""
-    from idmetric.data.old_manifest.split import leaks, split, split_rows
-    from idmetric.data.old_manifest.table import read
+    from idmetric.data.manifest import read
+    from idmetric.data.split import leaks, split, split_rows
 
     parts = read_parts(args.part)
-    manifest = read(args.manifest)
-    if set(manifest.column("split")) - {None} and not args.overwrite:
+    table = read(args.manifest)
+    if table["split"].notna().any() and not args.overwrite:
         raise ValueError(f"{args.manifest}: has splits already; --overwrite replaces them, or filter it first")
     split_by = split_rows if args.by_row else split
-    result = split_by(manifest, parts, args.seed)
+    table = split_by(table, parts, args.seed)
 
     lines = [["split", "images", "identities"]]
-    for name in dict.fromkeys([*parts, *result.column("split")]):
-        rows = result.filter(split=name)
-        lines.append([name or "(none)", str(len(rows)), str(common.identities(rows))])
+    for name in dict.fromkeys([*parts, *table["split"]]):
+        rows = table[table["split"].isna() if name is None else table["split"] == name]
+        lines.append([name or "(none)", str(len(rows)), str(rows["identity"].nunique())])
     print("\n".join(aligned(lines, right=(1, 2))))
-    if args.by_row and (crossing := leaks(result)):
+    if args.by_row and (crossing := leaks(table)):
         print(f"note: {len(crossing)} identities are in more than one split")
-    common.save(result, args.out)
+    common.save(table, args.out)
     return 0
 
 
 def read_parts(texts: Sequence[str], option: str = "--part") -> dict[str, float]:
     """Parse NAME=SHARE texts into shares or numbers; 'rest' is -1."""
+    from idmetric.data.split import split_name
+
     parts: dict[str, float] = {}
     for text in texts:
         name, _, share = text.partition("=")
@@ -67,6 +69,7 @@ def read_parts(texts: Sequence[str], option: str = "--part") -> dict[str, float]
                 value = float(share)
         if not name or (value < 0 and share != "rest"):
             raise ValueError(f"{option} {text}: expected NAME=SHARE, such as train=0.8, val=100 or train=rest")
+        name = split_name(name)
         if name in parts:
             raise ValueError(f"{option} {text}: {name} is given twice")
         parts[name] = value

@@ -20,8 +20,8 @@ from idmetric.data.importers.images import png
 from idmetric.data.importers.run import ImportJob, as_name, scalars
 from idmetric.data.importers.source import read_json
 from idmetric.data.old_manifest.errors import ManifestError
-from idmetric.data.old_manifest.split_words import split_word
 from idmetric.data.old_manifest.table import Row
+from idmetric.data.split import split_word
 from idmetric.matching.annotations import outline_of
 from idmetric.matching.codes import Polygons
 from idmetric.metric.images import open_file

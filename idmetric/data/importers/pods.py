@@ -16,8 +16,8 @@ from idmetric.data.importers.folders import pictures
 from idmetric.data.importers.run import Columns, ImportJob
 from idmetric.data.importers.source import read_json
 from idmetric.data.old_manifest.errors import ManifestError
-from idmetric.data.old_manifest.split_words import split_name
 from idmetric.data.old_manifest.table import Row
+from idmetric.data.split import split_name
 from idmetric.metric.paths import matching
 
 PARTS = ("train", "test", "test_dense")

@@ -20,7 +20,7 @@ from posixpath import normpath
 from typing import Any
 
 from idmetric.data.old_manifest.errors import ManifestError
-from idmetric.data.old_manifest.split_words import split_word
+from idmetric.data.split import split_word
 from idmetric.metric.files import StrPath, parse_json, read_json_file
 from idmetric.metric.paths import is_address, matches, pattern_folder, walk, with_slashes
 from idmetric.tables import column_names, read_table

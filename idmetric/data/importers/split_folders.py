@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from idmetric.data.old_manifest.errors import ManifestError
-from idmetric.data.old_manifest.split_words import split_word
+from idmetric.data.split import split_word
 from idmetric.tables import first_few
 
 

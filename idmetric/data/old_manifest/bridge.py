@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from idmetric.data.manifest import ManifestError, checked
 from idmetric.data.old_manifest.arrow import pa
 from idmetric.data.old_manifest.schema import PATHS as BYTES
 from idmetric.data.old_manifest.schema import array_of
 from idmetric.data.old_manifest.table import Manifest
+from idmetric.metric.files import need
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
-def to_frame(manifest: Manifest) -> pd.DataFrame:
-    """The same rows as a DataFrame; ManifestError for images or masks that are bytes."""
+def to_frame(manifest: Manifest | pd.DataFrame) -> pd.DataFrame:
+    """The same rows as a DataFrame (one stays as it is); ManifestError for images or masks that are bytes."""
+    if not isinstance(manifest, Manifest):
+        return manifest
+    need("eval", "a manifest", pandas="pandas")
+    import pandas as pd
+
     columns = {}
     for name in manifest.table.column_names:
         if name not in BYTES.values():

@@ -6,7 +6,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
@@ -14,25 +14,13 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
+from idmetric.data.check import Fault
 from idmetric.data.old_manifest.table import PATHS, Manifest
 from idmetric.metric.images import ImageReadError, read_image, stored_orientation
 from idmetric.metric.masks import read_mask, same_shape
 from idmetric.stream import threads
 
 Progress = Callable[[Iterable[Any], int | None, str], Iterable[Any]]
-
-
-@dataclass(frozen=True)
-class Fault:
-    """A file that cannot be used: row (from 0) and column of the manifest, and the reason."""
-
-    row: int
-    column: str
-    reason: str
-    missing: bool = False
-
-    def __str__(self) -> str:
-        return f"row {self.row + 1}, column {self.column!r}: {self.reason}"
 
 
 def faults(

@@ -59,6 +59,9 @@ def _with_slashes(value: Any, root: Path) -> Any:
 def write_table(table: pa.Table, path: Path) -> None:
     """Write the table in the format of the file's extension, atomically; errors as in `Manifest.write`."""
     ending = path.suffix.lower()
+    for column in PATHS.values():
+        if table[column].null_count == len(table):
+            table = table.drop_columns(column)
     if ending != ".parquet":  # text formats leave empty columns out
         for column in table.column_names:
             kind = table[column].type

@@ -16,7 +16,7 @@ import numpy as np
 
 from idmetric.data.old_manifest.arrow import compute, pa
 from idmetric.data.old_manifest.errors import ManifestError as ManifestError  # part of this module
-from idmetric.data.old_manifest.split_words import split_name
+from idmetric.data.split import split_name
 from idmetric.metric.files import shown
 from idmetric.metric.paths import is_address
 from idmetric.tables import first_few, number_of

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from idmetric.data.old_manifest.check import Fault
+from idmetric.data.check import Fault
 from idmetric.data.old_manifest.lineage import has_image, image_keys
 from idmetric.data.old_manifest.split import leaks
 from idmetric.data.old_manifest.table import Manifest

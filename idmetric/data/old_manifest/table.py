@@ -39,8 +39,8 @@ from idmetric.data.old_manifest.schema import (
     checked,
     text_of,
 )
-from idmetric.data.old_manifest.split_words import split_name
 from idmetric.data.old_manifest.twins import twins_note
+from idmetric.data.split import split_name
 from idmetric.metric.files import StrPath
 from idmetric.tables import first_few
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import numpy as np
 
 from idmetric.data.old_manifest.lineage import image_keys
-from idmetric.data.old_manifest.split_words import split_name
+from idmetric.data.split import split_name
 from idmetric.evaluate.protocols.common.columns import Ints, Truths, free, groups, listed, plain, texts
 
 if TYPE_CHECKING:
