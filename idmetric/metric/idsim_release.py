@@ -11,7 +11,7 @@ from torch import Tensor
 
 from idmetric.metric.checkpoints import format as checkpoint
 from idmetric.metric.checkpoints.format import Checkpoint, file_of, revision_of
-from idmetric.metric.checkpoints.lora import check_lora, merge_lora
+from idmetric.metric.checkpoints.lora import check_layers, check_lora, merge_lora
 from idmetric.metric.checkpoints.released import (
     ADAPTER,
     ADAPTER_CONFIG,
@@ -21,7 +21,7 @@ from idmetric.metric.checkpoints.released import (
     source_name,
 )
 from idmetric.metric.checkpoints.resolve import resolve
-from idmetric.metric.checkpoints.weights import read_finite
+from idmetric.metric.checkpoints.weights import read_finite, renamed
 from idmetric.metric.errors import CheckpointError, understanding
 from idmetric.metric.files import StrPath
 from idmetric.metric.timm_models import (
@@ -122,6 +122,9 @@ def read_idsim(
             side = _SIDE // trunk["patch_embed.proj.weight"].shape[-1]
             trunk["pos_embed"] = resample_positions(trunk["pos_embed"], (side, side), 0.1)
     with understanding(adapter_file):
+        check_layers(trunk, adapter, lora, _TRUNK)
+        if not any(".lora_" in key for key in adapter):
+            raise CheckpointError("it holds no LoRA for the backbone: its config targets none of its layers")
         trunk = merge_lora(trunk, adapter, lora, _TRUNK)
     state |= {f"backbone.{key}": value for key, value in trunk.items()}
 
@@ -140,24 +143,27 @@ def _trunk_adapter(adapter: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The adapter's tensors for the backbone; those for the heads are ignored, as the heads' files hold them too."""
     trunk_adapter = {}
     for key, value in adapter.items():
-        name = key.removeprefix(_PREFIX).replace(_WRAPPED, ".")
-        if name.startswith(_TRUNK):
-            trunk_adapter[name.removeprefix(_TRUNK)] = value
+        name = key.removeprefix(_PREFIX)
+        if name.startswith(_TRUNK) and not name.endswith(f"{_WRAPPED}weight"):  # the backbone's own file has these
+            trunk_adapter[key] = value
         elif not name.startswith(tuple(HEADS)):
-            raise CheckpointError(f"the adapter holds {key!r}: not a layer of ID-Sim's backbone or heads")
-    return trunk_adapter
+            raise CheckpointError(f"the adapter holds {key!r}: no trained layer of ID-Sim's backbone or heads")
+    return renamed(trunk_adapter, lambda name: name.removeprefix(_PREFIX).removeprefix(_TRUNK).replace(_WRAPPED, "."))
 
 
 def read_head(path: Path, lora_config: Mapping[str, Any], prefix: str = "") -> dict[str, Tensor]:
     """A head's weights with its LoRA, if PEFT has wrapped it, folded in."""
-    tensors = {key.replace(_WRAPPED, "."): value for key, value in read_finite(path).items()}
-    trained = {key: value for key, value in tensors.items() if key.startswith(_TRAINED)}
+    with understanding(path):
+        tensors = renamed(read_finite(path), lambda key: key.replace(_WRAPPED, "."))
+    trained = {key.removeprefix(_TRAINED): value for key, value in tensors.items() if key.startswith(_TRAINED)}
     plain: dict[str, Tensor] = {}
     lora: dict[str, Tensor] = {}
     for key, value in (trained or tensors).items():
         part = lora if ".lora_" in key else plain
-        part[key.removeprefix(_TRAINED)] = value
+        part[key] = value
     with understanding(path):
+        if not trained and lora_config:
+            check_layers(plain, lora, lora_config, prefix)
         head = merge_lora(plain, lora, lora_config, prefix)
         if "fc1.weight" not in head:
             raise CheckpointError("not an ID-Sim head: it has no fc1.weight")

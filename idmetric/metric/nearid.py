@@ -23,7 +23,7 @@ from idmetric.metric.checkpoints import format as checkpoint
 from idmetric.metric.checkpoints.format import Checkpoint, file_of
 from idmetric.metric.checkpoints.released import PROCESSOR, short_name, source_name
 from idmetric.metric.checkpoints.resolve import resolve
-from idmetric.metric.checkpoints.weights import check_finite, load_state, read_tensors
+from idmetric.metric.checkpoints.weights import check_finite, load_state, read_tensors, renamed
 from idmetric.metric.embedder import Embedder, opening
 from idmetric.metric.errors import CheckpointError, understanding
 from idmetric.metric.files import StrPath, shown
@@ -226,23 +226,23 @@ def _setting(settings: Mapping[str, Any], name: str, *supported: Any) -> Any:
 
 def timm_names(tower: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors of transformers' SigLIP vision model under the names of a `NearID`, which are timm's."""
-    renamed = {}
-    for name, tensor in tower.items():
-        for pattern, replacement in _TIMM_NAMES.items():
-            name = re.sub(pattern, replacement, name)
-        renamed[name] = tensor
-    if len(renamed) < len(tower):
-        raise CheckpointError("the file holds a tensor by two names: save the model again")
-    renamed["backbone.pos_embed"] = renamed["backbone.pos_embed"][None]
+    state = renamed(tower, _timm_name)
+    state["backbone.pos_embed"] = state["backbone.pos_embed"][None]
 
     # timm has one layer for query, key and value
-    for query_name in [name for name in renamed if ".attn.q." in name]:
-        parts = [renamed.pop(query_name.replace(".q.", f".{letter}.")) for letter in "qkv"]
-        renamed[query_name.replace(".q.", ".qkv.")] = torch.cat(parts)
+    for query_name in [name for name in state if ".attn.q." in name]:
+        parts = [state.pop(query_name.replace(".q.", f".{letter}.")) for letter in "qkv"]
+        state[query_name.replace(".q.", ".qkv.")] = torch.cat(parts)
 
     # its pooling has one for the query, one for key and value
     for kind in ("weight", "bias"):
-        query, key, value = renamed.pop(f"backbone.attn_pool.in.{kind}").chunk(3)
-        renamed[f"backbone.attn_pool.q.{kind}"] = query
-        renamed[f"backbone.attn_pool.kv.{kind}"] = torch.cat([key, value])
-    return renamed
+        query, key, value = state.pop(f"backbone.attn_pool.in.{kind}").chunk(3)
+        state[f"backbone.attn_pool.q.{kind}"] = query
+        state[f"backbone.attn_pool.kv.{kind}"] = torch.cat([key, value])
+    return state
+
+
+def _timm_name(name: str) -> str:
+    for pattern, replacement in _TIMM_NAMES.items():
+        name = re.sub(pattern, replacement, name)
+    return name

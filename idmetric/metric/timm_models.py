@@ -21,13 +21,15 @@ from torch import Tensor, nn
 
 from idmetric.metric.checkpoints import format as checkpoint
 from idmetric.metric.checkpoints.config import check_arguments
-from idmetric.metric.checkpoints.weights import check_state, read_finite
+from idmetric.metric.checkpoints.weights import check_state, read_finite, renamed
 from idmetric.metric.errors import CheckpointError, understanding
 from idmetric.metric.files import StrPath, shown
 from idmetric.metric.lazy import LazyModule
 
 Pool = Literal["auto", "cls", "avg", "head"]
 Features = tuple[Tensor, Tensor, tuple[int, int]]  # global features (B, D), patch tokens (B, P, D'), grid of patches
+
+_PATCHES = "patch_embed.proj.weight"
 
 timm: Any = LazyModule("timm")  # it takes longer to import than torch
 
@@ -142,6 +144,13 @@ def fitted(state: Mapping[str, Tensor], model: nn.Module, name: str, weights: St
             if key not in expected and not tensors[key].any():
                 del tensors[key]
 
+    # timm would resample the patch embedding, which makes another model
+    patches, own_patches = tensors.get(_PATCHES), expected.get(_PATCHES)
+    if patches is not None and own_patches is not None and not architecture.startswith("flexivit_"):
+        size, own_size = tuple(patches.shape[2:]), tuple(own_patches.shape[2:])
+        if patches.ndim == 4 and size != own_size:
+            raise CheckpointError(f"weights of {os.fspath(weights)!r} have patches of {size} pixels, {name} {own_size}")
+
     # the names of the authors' files, and the grid of the position embedding
     module = sys.modules[timm.model_entrypoint(architecture).__module__]
     rename = getattr(module, "checkpoint_filter_fn", None)
@@ -208,21 +217,27 @@ def dinov3_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
     Tensors that only pretraining uses, the rotary periods (computed by the model) and the keys' biases are left out.
     """
-    renamed = {}
+    split = {}
     for key, value in state.items():
         if key.endswith("qkv.bias"):
             prefix = key.removesuffix("qkv.bias")
-            renamed[f"{prefix}q_bias"], _, renamed[f"{prefix}v_bias"] = value.chunk(3)
+            if f"{prefix}q_bias" in state:
+                raise CheckpointError(f"the file holds the biases of {key!r} twice: save it again")
+            split[f"{prefix}q_bias"], _, split[f"{prefix}v_bias"] = value.chunk(3)
         elif key.endswith("qkv.bias_mask"):
             query, keys, values = value.chunk(3)
             if keys.any() or not (query == 1).all() or not (values == 1).all():
                 raise CheckpointError(f"{key} hides other biases than the keys': not a mask of DINOv3's releases")
         elif key != "mask_token" and not key.startswith("rope"):
-            for meta_name, timm_name in _TIMM_NAMES.items():
-                if key.endswith(meta_name):
-                    key = key.removesuffix(meta_name) + timm_name
-            renamed[key] = value
-    return renamed
+            split[key] = value
+    return renamed(split, _timm_name)
+
+
+def _timm_name(name: str) -> str:
+    for meta_name, timm_name in _TIMM_NAMES.items():
+        if name.endswith(meta_name):
+            return name.removesuffix(meta_name) + timm_name
+    return name
 
 
 def with_biases(name: str, *states: Mapping[str, Tensor]) -> str:

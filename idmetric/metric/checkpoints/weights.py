@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import pickle
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -110,6 +110,21 @@ def unpacked(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
             tensors[name] = value.float() * scale.float().view(outputs)
             del tensors[scale_name]
     return tensors
+
+
+def renamed(tensors: Mapping[str, Tensor], new_name: Callable[[str], str]) -> dict[str, Tensor]:
+    """The tensors under new names; CheckpointError if two of them get one name, as either might be the right one."""
+    old_names: dict[str, str] = {}
+    result = {}
+    for key, value in tensors.items():
+        name = new_name(key)
+        if name in result:
+            raise CheckpointError(
+                f"the file holds one tensor by two names, {old_names[name]!r} and {key!r}: save it again"
+            )
+        old_names[name] = key
+        result[name] = value
+    return result
 
 
 # Checks

@@ -13,7 +13,7 @@ from typing import Any
 import peft
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from idmetric import CheckpointError, IDSim, load
 from idmetric.metric.idsim import IDSimConfig
@@ -152,6 +152,70 @@ def test_another_kind_of_adapter_is_refused_by_the_file_that_says_so(setting: di
     file = adapter / "adapter_config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **setting}))
     with pytest.raises(CheckpointError, match=r"adapter_config\.json"):
+        IDSim(adapter, backbone_weights=trunk, backbone_args=ARGS, device="cpu")
+
+
+def edit(file: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Change the tensors or settings of a file."""
+    if file.suffix == ".json":
+        settings = json.loads(file.read_text())
+        change(settings)
+        file.write_text(json.dumps(settings))
+        return
+    state = load_file(file) if file.suffix == ".safetensors" else torch.load(file, weights_only=True)
+    change(state)
+    save_file(state, file) if file.suffix == ".safetensors" else torch.save(state, file)
+
+
+LAYER = "base_model.model.extractor.model.blocks.0.attn.qkv"
+
+
+def drop_a_layer(state: dict[str, Any]) -> None:
+    del state[f"{LAYER}.lora_A.weight"], state[f"{LAYER}.lora_B.weight"]
+
+
+def halve_the_rank(state: dict[str, Any]) -> None:
+    state[f"{LAYER}.lora_A.weight"] = state[f"{LAYER}.lora_A.weight"][:2].clone()
+    state[f"{LAYER}.lora_B.weight"] = state[f"{LAYER}.lora_B.weight"][:, :2].clone()
+
+
+@pytest.mark.parametrize(
+    ("file", "change"),
+    [
+        ("adapter_model.safetensors", drop_a_layer),
+        ("adapter_model.safetensors", dict.clear),
+        ("adapter_model.safetensors", halve_the_rank),
+        ("adapter_model.safetensors", lambda state: state.update({f"{LAYER}.base_layer.weight": torch.ones(144, 48)})),
+        (
+            "adapter_model.safetensors",
+            lambda state: state.update({f"{LAYER}.lora_A.default.weight": torch.ones(4, 48)}),
+        ),
+        ("adapter_config.json", lambda settings: settings.update(r=0)),
+        ("adapter_config.json", lambda settings: settings.update(r=8)),
+        ("adapter_config.json", lambda settings: settings.update(target_modules=["nothing"])),
+        ("adapter_config.json", lambda settings: settings.update(target_modules=["qkv"])),
+        ("adapter_config.json", lambda settings: settings.update(target_modules=None)),
+        ("adapter_config.json", lambda settings: settings.update(target_modules="(a|.)*qkv")),
+        ("adapter_config.json", lambda settings: settings.update(layers_to_transform=[0])),
+        ("adapter_config.json", lambda settings: settings.update(use_rslora="false")),
+        ("mlp_cls.pth", lambda state: [state.pop(key) for key in list(state) if key.startswith("fc2.lora_")]),
+        ("mlp_cls.pth", lambda state: state.update({"fc1.weight": state["fc1.base_layer.weight"] * 2})),
+    ],
+)
+def test_an_adapter_has_exactly_the_layers_that_its_config_targets(file: str, change: Change, tmp_path: Path) -> None:
+    """Each of these opened, and gave another distance, when layers were merged as they came."""
+    adapter, trunk, _ = publish(tmp_path)
+    edit(adapter / file, change)
+    with pytest.raises(CheckpointError, match=r"adapter_|mlp_cls"):
+        IDSim(adapter, backbone_weights=trunk, backbone_args=ARGS, device="cpu")
+
+
+@pytest.mark.parametrize("name", ["ls1.gamma", "gamma_1"])
+def test_a_tensor_by_metas_name_and_timms_is_refused(name: str, tmp_path: Path) -> None:
+    adapter, trunk, _ = publish(tmp_path)
+    other = {"ls1.gamma": "gamma_1", "gamma_1": "ls1.gamma"}[name]
+    edit(trunk, lambda state: state.update({f"blocks.0.{key}": torch.ones(WIDTH) for key in (other, name)}))
+    with pytest.raises(CheckpointError, match=rf"{FILE}.*gamma"):
         IDSim(adapter, backbone_weights=trunk, backbone_args=ARGS, device="cpu")
 
 

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from idmetric import Backbone
+from idmetric import Backbone, CheckpointError
 from idmetric.metric.checkpoints.format import revision_of
 from idmetric.metric.timm_models import final_tokens, last_tokens
 
@@ -108,3 +108,13 @@ def test_a_folder_opened_with_other_weights_is_named_by_those(tmp_path: Path) ->
     assert opened.revision == revision_of(tmp_path / "other.safetensors")
     pixels = torch.rand(2, 3, 32, 32)
     assert opened.embed_pixels(pixels).cls.equal(models[1].embed_pixels(pixels).cls)
+
+
+def test_weights_for_patches_of_another_size_are_refused(tmp_path: Path) -> None:
+    """timm would resample the patch embedding, which makes another model."""
+    small = timm.create_model("vit_tiny_patch16_224", num_classes=0, patch_size=8, **SMALL_VIT)
+    save_file(small.state_dict(), tmp_path / "patch8.safetensors")
+    weights = tmp_path / "patch8.safetensors"
+    with pytest.raises(CheckpointError, match=r"patch8\.safetensors.*patches"):
+        Backbone("vit_tiny_patch16_224", weights=weights, backbone_args=SMALL_VIT, device="cpu")
+    Backbone("vit_tiny_patch16_224", weights=weights, backbone_args={**SMALL_VIT, "patch_size": 8}, device="cpu")
