@@ -34,7 +34,7 @@ COMES_WITH = {
     "markupsafe": "jinja2", "packaging": "huggingface_hub", "tokenizers": "transformers", "torchvision": "timm",
 }  # fmt: skip
 # modules that import a package at their top, for all of their functions
-AT_TOP = {"pyarrow": "data.old_manifest.arrow", "torchmetrics": "adapters.metrics"}
+AT_TOP = {"pandas": "data.manifest", "pyarrow": "data.old_manifest.arrow", "torchmetrics": "adapters.metrics"}
 # function that imports a package -> the function that was called before and checks it
 CHECKED_BY = {
     "adapters.export._onnx_bytes": "adapters.export.export",

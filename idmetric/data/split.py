@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from idmetric.metric.files import need
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -97,6 +99,7 @@ def blocks(table: pd.DataFrame, groups: bool = True) -> Rows:
         groups: False for lineages: a triplet holds unrelated identities. An identity-edit shares its parent's lineage:
             it is another identity, but so similar by construction that a search would find little else.
     """
+    need("eval", "a check of splits", scipy="scipy")
     import pandas as pd
     from scipy.sparse import coo_matrix
     from scipy.sparse.csgraph import connected_components
