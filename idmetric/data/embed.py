@@ -1,6 +1,6 @@
 """Embed the images of a manifest with one or several models, one after the other.
 
-    stored = embed(manifest, {"tiny": tiny}, store=Path("results/embeddings"))
+    stored = embed(table, {"tiny": tiny}, store=Path("results/embeddings"))
     stored["tiny"].vectors([0, 5, 7])  # global features of rows 0, 5 and 7
 
 A folder keeps the embeddings, under a hash of the image, its mask and its text. A changed file, another model or other
@@ -17,21 +17,23 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from idmetric.data.look import check_masks
-from idmetric.data.old_manifest.errors import ManifestError
-from idmetric.data.old_manifest.table import Manifest
+from idmetric.data.manifest import ManifestError
+from idmetric.data.old_manifest.bridge import to_frame
 from idmetric.metric.embedder import Embedder
 from idmetric.metric.embedding import Embedding
-from idmetric.metric.images import describe
 from idmetric.store import Store, cache_folder
 from idmetric.stream import ImageModel, Item, Look, embedded, open_store
 from idmetric.tables import first_few
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Rows = Sequence[int] | NDArray[np.integer]
 Progress = Callable[[int, int], None]
@@ -62,7 +64,7 @@ class Stored:
 
 
 def embed(
-    manifest: Manifest,
+    table: pd.DataFrame,
     models: Mapping[str, ImageModel],
     rows: Rows | None = None,
     *,
@@ -92,10 +94,11 @@ def embed(
         ManifestError: without `skip`, naming all images that are missing (before anything is embedded), or that
             cannot be read or embedded (the store keeps the embeddings of the rest).
     """
+    table = to_frame(table)
     all_read_words = all(model.reads_words for model in models.values())
-    items, problems = items_of(manifest, rows, look, words or {}, all_read_words)
+    items, problems = items_of(table, rows, look, words or {}, all_read_words)
     if problems and not skip:
-        raise unusable(manifest, problems)
+        raise unusable(table, problems)
     folder = cache_folder(store)
     temporary = None
     if folder is None:
@@ -131,7 +134,7 @@ def embed(
 
     problems = dict(sorted(problems.items()))
     if problems and not skip:
-        raise unusable(manifest, problems)
+        raise unusable(table, problems)
     stored = {}
     for name, kept in stores.items():
         usable_keys = {row: key for row, key in all_keys[name].items() if row not in problems}
@@ -146,9 +149,9 @@ def take_all(wants: Sequence[Want], item: Item, picture: Image.Image) -> dict[st
     return {}
 
 
-def unusable(manifest: Manifest, problems: Mapping[int, str]) -> ManifestError:
+def unusable(table: pd.DataFrame, problems: Mapping[int, str]) -> ManifestError:
     """The error for rows with images that cannot be used: row -> reason."""
-    names = manifest.column("id")
+    names = to_frame(table)["id"]
     lines = [f"{names[row]}: {problems[row]}" for row in sorted(problems)]
     listed = "\n  ".join(first_few(lines, _SHOWN))
     return ManifestError(
@@ -157,7 +160,7 @@ def unusable(manifest: Manifest, problems: Mapping[int, str]) -> ManifestError:
 
 
 def embed_rows(
-    manifest: Manifest, model: Embedder, rows: Rows | None = None, **options: Any
+    table: pd.DataFrame, model: Embedder, rows: Rows | None = None, **options: Any
 ) -> tuple[NDArray[np.float32], Mapping[int, str]]:
     """Embed rows (default: all) with one model, leaving out images that cannot be used; arguments as of `embed`.
 
@@ -165,35 +168,35 @@ def embed_rows(
         Global features (N, D) of all rows of the manifest, NaN in rows that were not requested or cannot be used; and
         row -> the reason why it cannot.
     """
-    stored = embed(manifest, {model.label: model}, rows, skip=True, **options)[model.label]
+    stored = embed(table, {model.label: model}, rows, skip=True, **options)[model.label]
     usable_rows = list(stored.keys)
     features = stored.vectors(usable_rows)
-    shape = len(manifest), features.shape[1]
+    shape = len(table), features.shape[1]
     vectors = np.full(shape, np.nan, dtype=np.float32)
     vectors[usable_rows] = features
     return vectors, stored.problems
 
 
 def items_of(
-    manifest: Manifest, rows: Rows | None, look: Look, words: Mapping[int, str] = {}, all_read_words: bool = False
+    table: pd.DataFrame, rows: Rows | None, look: Look, words: Mapping[int, str] = {}, all_read_words: bool = False
 ) -> tuple[list[Item], dict[int, str]]:
     """Each different image, mask and text, with its rows as `Item.source`; and row -> reason of unusable rows."""
-    check_masks(look, manifest)
-    chosen = range(len(manifest)) if rows is None else sorted({int(row) for row in rows})
-    items: dict[tuple[str | bytes | None, str | bytes | None, str | None], Item] = {}
+    table = to_frame(table)
+    check_masks(look, table)
+    chosen = range(len(table)) if rows is None else sorted({int(row) for row in rows})
+    items: dict[tuple[str | None, str | None, str | None], Item] = {}
     problems: dict[int, str] = {}
     is_file = cache(os.path.isfile)
     for row in chosen:
-        image = manifest.source(row)
-        mask = manifest.source(row, "mask") if look.masked else None
+        image = table["path"][row]
+        mask = table["mask"][row] if look.masked else None
         text = words.get(row)
-        missing = [path for path in (image, mask) if isinstance(path, str) and not is_file(path)]
+        missing = [path for path in (image, mask) if path is not None and not is_file(path)]
         if missing:
             problems[row] = f"{missing[0]}: the file does not exist"
         elif image is None and not (all_read_words and text):
             problems[row] = "a text without an image, which needs models that read text"
         else:
-            name = "a text" if image is None else describe(image)
-            item = items.setdefault((image, mask, text), Item(name, image, mask, text, source=[]))
+            item = items.setdefault((image, mask, text), Item(image or "a text", image, mask, text, source=[]))
             item.source.append(row)
     return list(items.values()), problems

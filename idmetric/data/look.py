@@ -5,32 +5,28 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from idmetric.data.old_manifest.bridge import to_frame
 from idmetric.stream import Look
 
 if TYPE_CHECKING:
-    from idmetric.data.old_manifest.table import Manifest
+    import pandas as pd
 
 
-def mask_of(look: Look, manifest: Manifest, row: int) -> Any:
+def mask_of(look: Look, table: pd.DataFrame, row: int) -> Any:
     """The mask to apply to a row; None if its whole image is embedded."""
     if not look.masked:
         return None
     from idmetric.metric.masks import labeled
 
-    return labeled(manifest.source(row, "mask"), look.mask_id)
+    return labeled(to_frame(table)["mask"][row], look.mask_id)
 
 
-def check_masks(look: Look, manifest: Manifest) -> None:
+def check_masks(look: Look, table: pd.DataFrame) -> None:
     """Warn if only some images have the masks that are needed; a ValueError if none has one."""
-    if not look.masked:
-        return
-    valid = {
-        name: np.asarray(manifest.table[name].is_valid()) for name in ("path", "image_bytes", "mask", "mask_bytes")
-    }
-    has_image, has_mask = valid["path"] | valid["image_bytes"], valid["mask"] | valid["mask_bytes"]
-    check_share(int((has_image & has_mask).sum()), int(has_image.sum()))
+    if look.masked:
+        table = to_frame(table)
+        has_image, has_mask = table["path"].notna(), table["mask"].notna()
+        check_share(int((has_image & has_mask).sum()), int(has_image.sum()))
 
 
 def check_share(masks: int, images: int) -> None:

@@ -4,10 +4,10 @@ A row is an image, or one use of it in a triplet: its file, the identity it show
 column `path` is a manifest; columns of your own come along under their names. In memory all of `COLUMNS` are present,
 the index counts the rows from 0, paths are absolute, and text is `str` or None (identities too: 007 stays 007).
 
-    from idmetric.data.manifest import read, take, write
+    from idmetric.data.manifest import read, take, with_columns, write
     photos = read("photos.csv")
     dogs = take(photos, (photos["category"] == "dog") & (photos["role"] == "real"))
-    write(dogs, "dogs.parquet")
+    write(with_columns(dogs, split="test"), "dogs.parquet")
 """
 
 from __future__ import annotations
@@ -131,8 +131,7 @@ def write(table: pd.DataFrame, file: StrPath) -> None:
     table = table[columns]
     root = os.path.realpath(file.parent)
     for column in set(PATHS).intersection(columns):
-        paths = [path and _relative(path, root) for path in table[column]]
-        table = table.assign(**{column: pd.Series(paths, dtype=object)})
+        table = with_columns(table, **{column: [path and _relative(path, root) for path in table[column]]})
 
     ending = file.suffix.lower()
     if ending == ".parquet":
@@ -257,9 +256,12 @@ def checked(table: pd.DataFrame, root: StrPath = ".", name: str = "manifest") ->
             columns[column] = _own(table[column], name)
 
     result = pd.DataFrame(columns)
-    result["split"] = pd.Series([split and split_name(split) for split in result["split"]], dtype=object)
-    result["role"] = result["role"].fillna("real")
-    result["id"] = pd.Series(_ids(result), dtype=object)
+    result = with_columns(
+        result,
+        id=_ids(result),
+        split=[split and split_name(split) for split in result["split"]],
+        role=[role or "real" for role in result["role"]],
+    )
     problems = [f"row {row + 1}, column {column!r}: {reason}" for row, column, reason in _faults(result)]
     if problems:
         raise ManifestError(f"{name}: {'; '.join(first_few(problems))}")
@@ -267,7 +269,7 @@ def checked(table: pd.DataFrame, root: StrPath = ".", name: str = "manifest") ->
     root = os.path.realpath(root)
     for column in PATHS:
         paths = [path and os.path.normpath(os.path.join(root, path)) for path in result[column]]
-        result[column] = pd.Series(paths, dtype=object)
+        result = with_columns(result, **{column: paths})
     return result
 
 
@@ -499,6 +501,26 @@ def take(table: pd.DataFrame, rows: Any) -> pd.DataFrame:
     if chosen.dtype != bool:
         chosen = chosen.astype(np.int64)
     return table.iloc[chosen].reset_index(drop=True)
+
+
+def with_columns(table: pd.DataFrame, **columns: Any) -> pd.DataFrame:
+    """The manifest with these columns in place of its own: one value for all rows, or one for each.
+
+    Text stays an object with None; `DataFrame.assign` would turn it into pandas' own type, with NaN.
+    """
+    changed = {}
+    for name, values in columns.items():
+        is_one_value = isinstance(values, str) or not isinstance(values, Sequence | np.ndarray | pd.Series)
+        column = pd.Series([values] * len(table) if is_one_value else list(values), dtype=object, name=name)
+        if len(column) != len(table):
+            raise ValueError(f"{len(column)} values of {name} for {len(table)} rows")
+        column[column.isna()] = None
+        if name not in COLUMNS:
+            column = _own(column, "manifest")
+        elif COLUMNS[name] == NUMBER:
+            column = column.astype(float)
+        changed[name] = column
+    return table.assign(**changed)
 
 
 def warn_of_twins(table: pd.DataFrame) -> None:

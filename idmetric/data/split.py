@@ -145,6 +145,8 @@ def split(table: pd.DataFrame, parts: Parts, seed: int = 0, by_dataset: bool = T
     Raises:
         ValueError: if parts ask for more identities than there are, or mix fractions and numbers.
     """
+    import pandas as pd
+
     block = blocks(table)
     _, first_rows = np.unique(block, return_index=True)
     pools = [np.arange(len(first_rows))]
@@ -155,13 +157,15 @@ def split(table: pd.DataFrame, parts: Parts, seed: int = 0, by_dataset: bool = T
     rng = np.random.default_rng(seed)
     pools = [rng.permutation(pool) for pool in pools]
     names = _assigned(pools, parts, "identities (joined ones count as one)")
-    return table.assign(split=names[block])
+    return table.assign(split=pd.Series(names[block], dtype=object))
 
 
 def split_rows(table: pd.DataFrame, parts: Parts, seed: int = 0) -> pd.DataFrame:
     """Set column `split` row by row, ignoring identities: VisME's fallback for datasets with too few identities."""
+    import pandas as pd
+
     order = np.random.default_rng(seed).permutation(len(table))
-    return table.assign(split=_assigned([order], parts, "rows"))
+    return table.assign(split=pd.Series(_assigned([order], parts, "rows"), dtype=object))
 
 
 def _assigned(pools: Sequence[Rows], parts: Parts, units: str) -> NDArray[Any]:

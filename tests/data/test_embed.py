@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
 
 from idmetric import Backbone, IDSim
 from idmetric.data.embed import embed
-from idmetric.data.old_manifest.errors import ManifestError
-from idmetric.data.old_manifest.table import Manifest, Row
+from idmetric.data.manifest import ManifestError, checked, take, with_columns
+from idmetric.data.old_manifest.bridge import to_frame, to_manifest
 from idmetric.evaluate.protocols.common import baselines, scorers
 from idmetric.evaluate.protocols.common.models import open_model
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, bind
@@ -32,7 +32,7 @@ TINY_VIT = {"embed_dim": 32, "depth": 2, "num_heads": 2}
 
 
 @pytest.fixture
-def pictures(tmp_path: Path) -> Manifest:
+def pictures(tmp_path: Path) -> pd.DataFrame:
     """Twelve photos-like pictures of four identities, with masks; two rows show one file."""
     rng = np.random.default_rng(0)
     rows = []
@@ -45,9 +45,10 @@ def pictures(tmp_path: Path) -> Manifest:
             mask[8:30, 10 + 4 * view : 30 + 4 * view] = 255
             Image.fromarray(array).save(tmp_path / f"{identity}-{view}.png")
             Image.fromarray(mask).save(tmp_path / f"{identity}-{view}-mask.png")
-            rows.append(Row(f"i{identity}", f"{identity}-{view}.png", mask=f"{identity}-{view}-mask.png"))
-    rows.append(replace(rows[0], id="again"))
-    return Manifest.from_rows(rows, tmp_path)
+            name = f"{identity}-{view}"
+            rows.append({"identity": f"i{identity}", "path": f"{name}.png", "mask": f"{name}-mask.png"})
+    rows.append({**rows[0], "id": "again"})
+    return checked(pd.DataFrame(rows), tmp_path)
 
 
 class Counting:
@@ -80,7 +81,7 @@ def vit(seed: int = 0) -> Backbone:
     )
 
 
-def test_each_image_is_decoded_once_for_each_model(pictures: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_image_is_decoded_once_for_each_model(pictures: pd.DataFrame, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[Any] = []
 
     def counted(source: Any, **options: Any) -> Image.Image:
@@ -94,38 +95,42 @@ def test_each_image_is_decoded_once_for_each_model(pictures: Manifest, monkeypat
     assert one.prepared == two.prepared == 12
 
 
-def test_nothing_is_embedded_twice(pictures: Manifest, tmp_path: Path) -> None:
+def test_nothing_is_embedded_twice(pictures: pd.DataFrame, tmp_path: Path) -> None:
     first, second = Counting(random_model("dinov3")), Counting(random_model("dinov3"))
     half = embed(pictures, {"m": first}, [0, 1, 2, 3], store=tmp_path / "store")["m"]
     whole = embed(pictures, {"m": second}, store=tmp_path / "store")["m"]
     assert (first.embedded, second.embedded) == (4, 8)
     np.testing.assert_array_equal(half.vectors([1]), whole.vectors([1]))
-    moved = pictures.replace(path=[Path(p).name for p in pictures.column("path")])
+    (tmp_path / "moved").symlink_to(tmp_path)
+    moved = tmp_path / "moved"
     third = Counting(random_model("dinov3"))
-    embed(moved, {"m": third}, store=tmp_path / "store")
+    embed(
+        with_columns(pictures, path=[f"{moved}/{Path(path).name}" for path in pictures["path"]]),
+        {"m": third},
+        store=tmp_path / "store",
+    )
     assert third.embedded == 0
 
 
-def test_masked_images_are_kept_apart_from_whole_ones(pictures: Manifest, tmp_path: Path) -> None:
+def test_masked_images_are_kept_apart_from_whole_ones(pictures: pd.DataFrame, tmp_path: Path) -> None:
     metric = random_model("dinov3")
     models = {"m": metric}
     whole = embed(pictures, models, store=tmp_path / "store")["m"]
     look = Look(masked=True, outside="crop")
     alone = embed(pictures, models, store=tmp_path / "store", look=look)["m"]
-    expected = metric.embed([pictures.source(5)], masks=[pictures.source(5, "mask")], outside="crop").cls
+    expected = metric.embed([pictures["path"][5]], masks=[pictures["mask"][5]], outside="crop").cls
     np.testing.assert_allclose(alone.vectors([5]), expected, atol=1e-6)
     assert np.abs(alone.vectors([5]) - whole.vectors([5])).max() > 1e-3
 
 
-def test_patches_come_with_their_mask_and_in_the_order_asked_for(pictures: Manifest, tmp_path: Path) -> None:
+def test_patches_come_with_their_mask_and_in_the_order_asked_for(pictures: pd.DataFrame, tmp_path: Path) -> None:
     metric = random_model("dinov3")
     models = {"m": metric}
     look = Look(masked=True, outside="keep")
     stored = embed(pictures, models, store=tmp_path / "store", patches=True, look=look, batch_size=4)["m"]
     found = stored.embedding([9, 2])
-    expected = metric.embed(
-        [pictures.source(r) for r in (9, 2)], masks=[pictures.source(r, "mask") for r in (9, 2)], outside="keep"
-    )
+    chosen = take(pictures, [9, 2])
+    expected = metric.embed(chosen["path"].tolist(), masks=chosen["mask"].tolist(), outside="keep")
     assert found.grid == expected.grid
     assert found.patches is not None
     assert found.weights is not None
@@ -133,7 +138,7 @@ def test_patches_come_with_their_mask_and_in_the_order_asked_for(pictures: Manif
     np.testing.assert_allclose(found.weights, expected.weights, atol=1e-6)
 
 
-def test_all_unreadable_images_are_named_and_the_others_are_kept(pictures: Manifest, tmp_path: Path) -> None:
+def test_all_unreadable_images_are_named_and_the_others_are_kept(pictures: pd.DataFrame, tmp_path: Path) -> None:
     (tmp_path / "1-1.png").write_bytes(b"no image")
     (tmp_path / "2-0.png").write_bytes((tmp_path / "2-0.png").read_bytes()[:60])
     with pytest.raises(ManifestError, match="2 images cannot be used") as caught:
@@ -146,7 +151,7 @@ def test_all_unreadable_images_are_named_and_the_others_are_kept(pictures: Manif
     assert again.embedded == 0
 
 
-def test_missing_files_and_masks_are_named_before_anything_is_embedded(pictures: Manifest, tmp_path: Path) -> None:
+def test_missing_files_and_masks_are_named_before_anything_is_embedded(pictures: pd.DataFrame, tmp_path: Path) -> None:
     for name in ("1-1.png", "3-2.png"):
         (tmp_path / name).unlink()
     model = Counting(random_model("dinov3"))
@@ -154,14 +159,12 @@ def test_missing_files_and_masks_are_named_before_anything_is_embedded(pictures:
         embed(pictures, {"m": model})
     assert model.prepared == 0
     with pytest.raises(ValueError, match="no row has a mask"):
-        embed(pictures.replace(mask=None), {"m": model}, [0], look=Look(masked=True))
+        embed(with_columns(pictures, mask=None), {"m": model}, [0], look=Look(masked=True))
 
 
-def test_an_empty_cell_of_a_mask_means_the_whole_image_and_is_said_once(pictures: Manifest) -> None:
+def test_an_empty_cell_of_a_mask_means_the_whole_image_and_is_said_once(pictures: pd.DataFrame) -> None:
     model = random_model("dinov3")
-    masks = pictures.column("mask")
-    masks[1:3] = [None, None]
-    some = pictures.replace(mask=masks)
+    some = with_columns(pictures, mask=[None if row in (1, 2) else mask for row, mask in enumerate(pictures["mask"])])
     every, look = range(len(pictures)), Look(masked=True, outside="crop")
     with pytest.warns(MaskWarning, match="2 of 13 images have no mask: they are seen whole") as heard:
         found = embed(some, {"m": model}, look=look)["m"]
@@ -175,18 +178,18 @@ def test_an_empty_cell_of_a_mask_means_the_whole_image_and_is_said_once(pictures
 # Scorers
 
 
-def slow_matrix(metric: Any, manifest: Manifest, distance: str) -> np.ndarray:
-    images = [manifest.source(r) for r in range(len(manifest))]
+def slow_matrix(metric: Any, table: pd.DataFrame, distance: str) -> np.ndarray:
+    images = table["path"]
     return np.array([[float(metric.similarity(a, b, distance)) for b in images] for a in images])
 
 
 @pytest.mark.parametrize("distance", ["cls", "patch", "joint"])
 def test_scorers_give_the_metric_s_own_similarities(
-    pictures: Manifest, distance: str, monkeypatch: pytest.MonkeyPatch
+    pictures: pd.DataFrame, distance: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scorers, "_PATCH_BYTES", 5 * 16 * 48 * 4)  # five images at a time
-    metric, few = random_model("dinov3"), pictures.take([0, 1, 3, 4, 6, 7, 9])
-    scorer = bind(few, {"m": metric}, EvalSettings(distance=distance)).models["m"]
+    metric, few = random_model("dinov3"), take(pictures, [0, 1, 3, 4, 6, 7, 9])
+    scorer = bind(to_manifest(few), {"m": metric}, EvalSettings(distance=distance)).models["m"]
     expected = slow_matrix(metric, few, distance)
     np.testing.assert_allclose(scorer.matrix(range(7), [2, 0, 6]), expected[:, [2, 0, 6]], atol=2e-5)
     a, b = [0, 5, 2, 2, 4, 1], [1, 5, 0, 6, 3, 3]
@@ -194,7 +197,7 @@ def test_scorers_give_the_metric_s_own_similarities(
     assert scorer.signature()["distance"] == distance
 
 
-def test_dreamsim_is_embedded_through_its_own_transform(pictures: Manifest) -> None:
+def test_dreamsim_is_embedded_through_its_own_transform(pictures: pd.DataFrame) -> None:
     class Ensemble(torch.nn.Linear):
         def embed(self, pixels: torch.Tensor) -> torch.Tensor:
             return self(pixels.flatten(1))
@@ -204,31 +207,31 @@ def test_dreamsim_is_embedded_through_its_own_transform(pictures: Manifest) -> N
 
     torch.manual_seed(0)
     model = Ensemble(48, 6)
-    scorer = bind(pictures, {"d": baselines.DreamSim("cpu", model, transform)}, EvalSettings()).models["d"]
-    x, y = (model.embed(transform(pictures.image(r))) for r in (0, 5))
+    scorer = bind(to_manifest(pictures), {"d": baselines.DreamSim("cpu", model, transform)}, EvalSettings()).models["d"]
+    x, y = (model.embed(transform(read_image(pictures["path"][r]))) for r in (0, 5))
     assert scorer.pairs([0], [5])[0] == pytest.approx(torch.cosine_similarity(x, y).item(), abs=1e-5)
 
 
-def test_distances_of_patches_refuse_models_without_any(pictures: Manifest) -> None:
+def test_distances_of_patches_refuse_models_without_any(pictures: pd.DataFrame) -> None:
     with pytest.raises(ValueError, match="models without patches: hsv"):
-        bind(pictures, {"hsv": open_model("hsv")}, EvalSettings(distance="patch"))
+        bind(to_manifest(pictures), {"hsv": open_model("hsv")}, EvalSettings(distance="patch"))
     with pytest.raises(ValueError, match="unknown distance"):
         EvalSettings(distance="cosine")
 
 
 @pytest.mark.parametrize("opened", [lambda: random_model("dinov3"), Near])
 def test_unreadable_images_can_be_left_out_with_what_depends_on_them(
-    pictures: Manifest, tmp_path: Path, opened: Callable[[], Any]
+    pictures: pd.DataFrame, tmp_path: Path, opened: Callable[[], Any]
 ) -> None:
     (tmp_path / "1-1.png").write_bytes(b"no image")
-    child = pictures.replace(parent=[None] * 12 + [pictures[4].id], role=["real"] * 12 + ["context-edit"])
+    child = with_columns(pictures, parent=[None] * 12 + [pictures["id"][4]], role=["real"] * 12 + ["context-edit"])
     with pytest.raises(ManifestError, match=r"1-1\.png"):
-        bind(child, {"m": opened()}, EvalSettings())
-    bound = bind(child, {"m": opened()}, EvalSettings(on_error="skip"))
+        bind(to_manifest(child), {"m": opened()}, EvalSettings())
+    bound = bind(to_manifest(child), {"m": opened()}, EvalSettings(on_error="skip"))
     assert len(bound.manifest) == 11
     assert bound.notes == ["1 images could not be used (2 rows that depend on them are left out)"]
     assert bound.models["m"].matrix([0, 10], [1]).shape == (2, 1)
-    assert "i1" in bound.manifest.column("identity")
+    assert "i1" in set(to_frame(bound.manifest)["identity"])
 
 
 def test_the_untrained_twin_has_other_weights_and_the_same_shape() -> None:

@@ -27,6 +27,7 @@ from idmetric.data.manifest import (
     read,
     take,
     text_of,
+    with_columns,
     write,
 )
 from idmetric.metric.files import MissingExtraError
@@ -327,6 +328,20 @@ def test_parameters_are_json_and_splits_have_their_usual_names() -> None:
 def test_checked_leaves_a_checked_table_as_it_is(tmp_path: Path) -> None:
     table = made({"path": "1", "seed": 3, "parameters": {"k": 1}, "own": "x"}, {"path": "2"}, root=tmp_path)
     pd.testing.assert_frame_equal(checked(table), table)
+
+
+def test_columns_are_replaced_without_a_change_of_types() -> None:
+    table = made({"path": "1", "label": 1.0}, {"path": "2"})
+    for values in (["a", None], ("a", None), np.array(["a", None]), pd.Series(["a", None], index=[3, 4])):
+        replaced = with_columns(table, split=values, label=None, role="distractor", own=values)
+        assert replaced["split"].tolist() == replaced["own"].tolist() == ["a", None]
+        assert replaced["role"].tolist() == ["distractor"] * 2
+        assert replaced.drop(columns="own").dtypes.equals(table.dtypes)
+    assert table["split"].tolist() == [None, None]
+    with pytest.raises(ValueError, match="1 values of split"):
+        with_columns(table, split=["a"])
+    with pytest.raises(ManifestError, match="'role'"):
+        write(with_columns(table, role="fake"), "m.csv")
 
 
 def test_twins_are_named_when_a_file_is_read(tmp_path: Path) -> None:

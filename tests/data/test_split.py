@@ -115,6 +115,8 @@ def test_no_identity_is_ever_in_two_splits(
     for hanging in belong(table):
         assert done["split"][list(hanging)].nunique(dropna=False) == 1
     pd.testing.assert_frame_equal(done.assign(split=table["split"]), table)  # nothing else changes
+    assert done["split"].dtype == object
+    assert all(name is None or isinstance(name, str) for name in done["split"])
 
 
 @given(

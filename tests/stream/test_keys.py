@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 from idmetric import IDSim, load
 from idmetric.data.embed import embed_rows
-from idmetric.data.old_manifest.table import Manifest, Row
+from idmetric.data.manifest import checked
 from idmetric.gallery import Gallery, GalleryError
 from idmetric.metric.fingerprint import weights_digest
 from idmetric.metric.images import Named, read_file
@@ -117,5 +118,5 @@ def test_a_vector_is_of_the_bytes_that_its_key_was_made_of(
         return data
 
     monkeypatch.setattr("idmetric.stream.read_file", changed_after_reading)
-    found, _ = embed_rows(Manifest.from_rows([Row("a", str(first))]), metric, store=tmp_path / "kept")
+    found, _ = embed_rows(checked(pd.DataFrame({"path": [first]})), metric, store=tmp_path / "kept")
     np.testing.assert_allclose(found, expected, atol=1e-6)

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -13,8 +14,8 @@ from safetensors.torch import load_file, save_file
 from idmetric import IDSim, NonFiniteError, load
 from idmetric.cli import score
 from idmetric.data.embed import embed_rows
-from idmetric.data.old_manifest.errors import ManifestError
-from idmetric.data.old_manifest.table import Manifest, Row
+from idmetric.data.manifest import ManifestError, checked
+from idmetric.data.old_manifest.bridge import to_manifest
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, bind
 from idmetric.gallery import Gallery
 from idmetric.metric.embedding import Embedding, is_finite
@@ -129,8 +130,8 @@ def test_a_distance_that_is_not_finite_has_no_probability() -> None:
 
 def test_no_store_takes_what_is_not_finite(overflowing: Path, tmp_path: Path) -> None:
     half, paths = load(overflowing, device="cpu", dtype=torch.float16), pictures(tmp_path / "photos", 2)
-    manifest = Manifest.from_rows([Row(f"i{k}", str(path)) for k, path in enumerate(paths)])
-    _, problems = embed_rows(manifest, half, store=tmp_path / "mine")
+    table = checked(pd.DataFrame({"path": paths}))
+    _, problems = embed_rows(table, half, store=tmp_path / "mine")
     assert all("in float16 is not finite" in reason for reason in problems.values())
     assert list((tmp_path / "mine").rglob("*.safetensors")) == []
     assert all(
@@ -138,7 +139,7 @@ def test_no_store_takes_what_is_not_finite(overflowing: Path, tmp_path: Path) ->
         for reason in Gallery(tmp_path / "g", half).update(tmp_path / "photos").unreadable.values()
     )
     with pytest.raises(ManifestError, match="in float16 is not finite"):
-        bind(manifest, {"large": half}, EvalSettings())
+        bind(to_manifest(table), {"large": half}, EvalSettings())
 
 
 # Commands
