@@ -30,7 +30,6 @@ import numpy as np
 
 from idmetric import tables
 from idmetric.data.old_manifest.errors import ManifestError as ManifestError  # part of this module
-from idmetric.data.old_manifest.twins import twins_note
 from idmetric.data.split import split_name
 from idmetric.metric.files import MissingExtraError, StrPath, install, need, refuse_irregular, replacing, shown
 from idmetric.metric.paths import is_address
@@ -105,9 +104,7 @@ def read(file: StrPath) -> pd.DataFrame:
     try:
         refuse_irregular(file)
         table = _read_parquet(file) if file.suffix.lower() == ".parquet" else _read_text(file)
-    except FileNotFoundError as error:
-        raise ManifestError(f"{file}: no such file") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError) as error:  # Arrow's errors are of these classes
         raise ManifestError(f"{file}: not readable as {file.suffix[1:]}: {error}") from error
 
     table = checked(table, file.parent, str(file))
@@ -133,19 +130,12 @@ def write(table: pd.DataFrame, file: StrPath) -> None:
     for column in set(PATHS).intersection(columns):
         table = with_columns(table, **{column: [path and _relative(path, root) for path in table[column]]})
 
-    ending = file.suffix.lower()
-    if ending == ".parquet":
-        need("eval", "a .parquet manifest", pyarrow="pyarrow")
-    else:
-        _refuse_nested(table, file)
+    write_format = _WRITE[file.suffix.lower()]
     with replacing(file, parents=True) as temporary:
-        if ending == ".parquet":
-            _write_parquet(table, temporary, file)
-        elif ending == ".csv":
-            # quotes around all text keep spaces at its ends
-            table.to_csv(temporary, index=False, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n", encoding="utf-8")
-        else:
-            _write_lines(table, temporary, file)
+        try:
+            write_format(table, temporary)
+        except (TypeError, ValueError, NotImplementedError) as error:  # Arrow's errors are of these classes
+            raise ManifestError(f"{file}: {file.suffix} cannot hold the table: {error}") from error
 
 
 def check_extension(file: StrPath) -> None:
@@ -156,14 +146,11 @@ def check_extension(file: StrPath) -> None:
 
 def _read_parquet(file: Path) -> pd.DataFrame:
     need("eval", "a .parquet manifest", pyarrow="pyarrow")
-    from pyarrow import ArrowException, parquet
+    from pyarrow import parquet
 
-    try:
-        table = parquet.read_table(file)
-        table.validate(full=True)  # also checks that text is UTF-8, which reading does not
-        return table.to_pandas(integer_object_nulls=True)  # whole numbers never pass through floats
-    except ArrowException as error:
-        raise ValueError(str(error)) from error
+    table = parquet.read_table(file)
+    table.validate(full=True)  # also checks that text is UTF-8, which reading does not
+    return table.to_pandas(integer_object_nulls=True)  # whole numbers never pass through floats
 
 
 def _read_text(file: Path) -> pd.DataFrame:
@@ -196,39 +183,34 @@ def _relative(path: str, root: str) -> str:
     return Path(path).as_posix()
 
 
-def _refuse_nested(table: pd.DataFrame, file: Path) -> None:
-    """Refuse own columns that text formats cannot hold: bytes, and lists or objects in CSV."""
-    ending = file.suffix.lower()
+def _write_parquet(table: pd.DataFrame, file: Path) -> None:
+    need("eval", "a .parquet manifest", pyarrow="pyarrow")
+    table.to_parquet(file, index=False)
+
+
+def _write_csv(table: pd.DataFrame, file: Path) -> None:
     for column in table.columns.difference(list(COLUMNS)):
-        for value in table[column]:
-            if isinstance(value, bytes):
-                raise ManifestError(f"{file}: {ending} holds no bytes (column {column!r}); write .parquet")
-            if ending == ".csv" and isinstance(value, list | tuple | dict | np.ndarray):
-                raise ManifestError(f"{file}: .csv holds no lists or objects (column {column!r}); write .parquet")
+        if table[column].map(lambda value: isinstance(value, bytes | list | tuple | dict | np.ndarray)).any():
+            raise TypeError(f"column {column!r} has bytes, lists or objects; write .parquet")
+    # quotes around all text keep spaces at its ends
+    table.to_csv(file, index=False, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n", encoding="utf-8")
 
 
-def _write_parquet(table: pd.DataFrame, temporary: Path, file: Path) -> None:
-    from pyarrow import ArrowException
-
-    try:
-        table.to_parquet(temporary, index=False)
-    except (ArrowException, TypeError, ValueError) as error:
-        raise ManifestError(f"{file}: a column cannot be Parquet: {error}") from error
-
-
-def _write_lines(table: pd.DataFrame, temporary: Path, file: Path) -> None:
+def _write_lines(table: pd.DataFrame, file: Path) -> None:
     is_given = table.notna().to_numpy()
-    with open(temporary, "w", encoding="utf-8") as lines:
+    with open(file, "w", encoding="utf-8") as lines:
         for number, values in enumerate(table.itertuples(index=False, name=None)):
             cells = zip(table.columns, values, is_given[number], strict=True)
             row = {column: value for column, value, given in cells if given}
             if "parameters" in row:
                 row["parameters"] = json.loads(row["parameters"])
             try:
-                line = json.dumps(row, ensure_ascii=False, allow_nan=False, default=plain)
+                lines.write(json.dumps(row, ensure_ascii=False, allow_nan=False, default=plain) + "\n")
             except (TypeError, ValueError) as error:
-                raise ManifestError(f"{file}: row {number + 1} cannot be JSON: {error}") from error
-            lines.write(line + "\n")
+                raise ValueError(f"row {number + 1}: {error}") from error
+
+
+_WRITE = {".parquet": _write_parquet, ".csv": _write_csv, ".jsonl": _write_lines}
 
 
 # The door
@@ -306,26 +288,18 @@ def _check_names(table: pd.DataFrame, name: str) -> None:
 def _typed(table: pd.DataFrame, column: str, name: str) -> pd.Series:
     """A column of `COLUMNS` in its type: floats with NaN, or objects with None; missing if the table lacks it."""
     kind = COLUMNS[column]
-    dtype = float if kind == NUMBER else object
-    if column not in table:
-        return pd.Series([None] * len(table), dtype=dtype)
-
-    convert = _CONVERT[kind]
-    values: list[Any] = []
-    for row, (value, is_missing) in enumerate(zip(table[column].tolist(), table[column].isna(), strict=True)):
-        if is_missing or (isinstance(value, str) and not value):  # an empty text is missing, in every format
-            values.append(None)
+    values: list[Any] = [None] * len(table)
+    cells = table[column].tolist() if column in table else []
+    for row in np.flatnonzero(pd.notna(cells)) if cells else ():
+        value = cells[row]
+        if isinstance(value, str) and not value:  # an empty text is missing, in every format
             continue
         try:
-            values.append(convert(value))
+            values[row] = _CONVERT[kind](value)
         except (ValueError, TypeError, OverflowError) as error:
-            reason = f"{shown(value)} is not {kind}"
-            if isinstance(error, UnicodeEncodeError):  # file names that are not UTF-8: no format can store them
-                reason = f"{shown(value)} is not UTF-8 text; rename the file or value"
-            elif str(error):
-                reason = f"{reason}: {error}"
+            reason = f"{shown(value)} is not {kind}: {error}".removesuffix(": ")
             raise ManifestError(f"{name}: row {row + 1}, column {column!r}: {reason}") from error
-    return pd.Series(values, dtype=dtype)
+    return pd.Series(values, dtype=float if kind == NUMBER else object)
 
 
 def _own(values: pd.Series, name: str) -> pd.Series:
@@ -525,6 +499,10 @@ def with_columns(table: pd.DataFrame, **columns: Any) -> pd.DataFrame:
 
 def warn_of_twins(table: pd.DataFrame) -> None:
     """Warn of identities with names that differ by case, spaces or the coding of accents alone."""
-    note = twins_note(table["identity"])
-    if note is not None:
-        warnings.warn(note, stacklevel=3)
+    names = table["identity"].drop_duplicates().dropna()
+    plain_names = names.str.normalize("NFC").str.casefold()
+    plain_names = plain_names.str.strip().str.replace(" */ *", "/", regex=True)  # a data set's name may come first
+    twins = [" and ".join(map(ascii, group)) for _, group in names.groupby(plain_names, sort=False) if len(group) > 1]
+    if twins:
+        message = "identities that differ by case, spaces or the coding of accents alone stay different"
+        warnings.warn(f"{message}: {'; '.join(first_few(twins, 5))}", stacklevel=3)
