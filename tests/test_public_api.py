@@ -17,7 +17,7 @@ RECORD = Path(__file__).with_name("public_api.txt")
 PACKAGES = (
     "",
     ".adapters",
-    ".data.old_manifest",
+    ".data.manifest",
     ".gallery",
 )
 

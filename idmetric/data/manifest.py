@@ -40,6 +40,8 @@ try:
 except ImportError as error:
     raise MissingExtraError(f"manifests need pandas: {install('eval')}") from error
 
+__all__ = ["COLUMNS", "ManifestError", "checked", "merge", "read", "take", "with_columns", "write"]
+
 ROLES = ("real", "context-edit", "identity-edit", "distractor", "part-edit")
 SLOTS = ("anchor", "positive", "negative", "query", "candidate", "left", "right")
 TEXT_SLOTS = ("query", "positive", "negative", "candidate")  # of rows that may be a text without an image
