@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from PIL import Image, ImageDraw
 
-from idmetric.data.old_manifest.table import Manifest, Row, read
+from idmetric.data.manifest import checked, write
 from idmetric.metric.files import writing
 
 
@@ -68,20 +69,21 @@ class Painter:
     parts: bool = False
     contexts: bool = False
 
-    def paint(self, folder: Path, count: int) -> Manifest:
+    def paint(self, folder: Path, count: int) -> pd.DataFrame:
         """Paint identities 0 to `count` - 1 into a folder, with manifest.parquet; existing files are replaced."""
         rows = []
         with writing(folder):
             for number in range(count):
                 rows += self._paint_identity(folder, number)
-        Manifest.from_rows(rows, folder).write(folder / "manifest.parquet")
-        return read(folder / "manifest.parquet")
+        manifest = checked(pd.DataFrame(rows, dtype=object), folder)
+        write(manifest, folder / "manifest.parquet")
+        return manifest
 
-    def _paint_identity(self, folder: Path, number: int) -> list[Row]:
+    def _paint_identity(self, folder: Path, number: int) -> list[dict[str, Any]]:
         key = f"painted-{self.seed}-{number:06d}"
         (folder / key).mkdir(parents=True, exist_ok=True)
         badge = random_badge(self._rng(number, "identity"))
-        rows = []
+        rows: list[dict[str, Any]] = []
 
         def add(name: str, look: Badge, context: Context, role: str, identity: str = "", **cells: Any) -> None:
             picture, mask, emblem_mask = draw(look, context, self.size)
@@ -92,8 +94,9 @@ class Painter:
             for column, (path, image) in images.items():
                 image.save(folder / path)
                 cells[column] = path
+            cells |= {"id": f"{key}/{name}", "identity": key + identity, "role": role, "category": "badge"}
             cells |= {"dataset": f"painted-{self.seed}", "seed": self.seed, "background": str(context.background)}
-            rows.append(Row(key + identity, id=f"{key}/{name}", role=role, category="badge", engine=__name__, **cells))
+            rows.append(cells | {"engine": __name__})
 
         for view in range(self.views):
             name, parent = f"view-{view}", f"{key}/view-{view}"

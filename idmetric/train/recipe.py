@@ -112,7 +112,9 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 def painted(folder: Path, painter: Painter, count: int, validated: int) -> Manifest:
     """Painted identities for `--smoke`; the last ones, and the images made from them, are to validate."""
-    manifest = painter.paint(folder, count)
+    from idmetric.data.old_manifest.bridge import to_manifest
+
+    manifest = to_manifest(painter.paint(folder, count))
     numbers = painted_numbers(manifest)
     return manifest.replace(split=["val" if number >= count - validated else "train" for number in numbers])
 

@@ -11,6 +11,7 @@ from idmetric import ImageReadError
 from idmetric.data.curate.balance import distinct
 from idmetric.data.importers.mmeb_sets import target_words
 from idmetric.data.importers.run import import_dataset
+from idmetric.data.old_manifest.bridge import to_frame
 from idmetric.data.old_manifest.check import faults
 from idmetric.data.old_manifest.lineage import image_keys
 from idmetric.data.old_manifest.summary import problems
@@ -158,7 +159,7 @@ def test_a_row_without_image_needs_a_text_and_a_place_in_a_search() -> None:
     manifest = Manifest.from_rows([row, Row(None, text="an answer", group="g", slot="positive")])
     assert manifest.sources() == [None, None]
     assert len(set(image_keys(manifest))) == 2
-    assert len(distinct(manifest)) == 2
+    assert len(distinct(to_frame(manifest))) == 2
     assert manifest.column("id")[0].startswith("g/query/")
     for wrong in (
         Row(None, group="g", slot="query"),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from idmetric import IDSim, load
 from idmetric.cli.main import main
@@ -65,9 +66,9 @@ def test_a_folder_of_photos_becomes_a_model_by_the_commands_of_the_page(
     monkeypatch.chdir(tmp_path)
     painted = Painter(size=64, views=2).paint(tmp_path / "painted", 8)
     for number in range(len(painted)):
-        photo = tmp_path / "photos" / str(painted[number].identity).replace("/", "-") / f"{number}.jpg"
+        photo = tmp_path / "photos" / painted["identity"][number].replace("/", "-") / f"{number}.jpg"
         photo.parent.mkdir(parents=True, exist_ok=True)
-        painted.image(number).convert("RGB").save(photo)
+        Image.open(painted["path"][number]).convert("RGB").save(photo)
     shutil.copy(ROOT / "examples" / "images" / "mug_a.png", "reference.jpg")
     shutil.copy(ROOT / "examples" / "images" / "mug_b.png", "candidate.jpg")
     shutil.copytree(tmp_path / "photos" / photo.parent.name, "generated")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from idmetric.cli.main import main
 from idmetric.data.painter import Painter
@@ -18,9 +19,9 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("plain")
     painted = Painter(size=64, views=3).paint(folder / "painted", 6)
     for number in range(len(painted)):
-        photo = folder / "photos" / str(painted[number].identity).replace("/", "-") / f"{number}.png"
+        photo = folder / "photos" / painted["identity"][number].replace("/", "-") / f"{number}.png"
         photo.parent.mkdir(parents=True, exist_ok=True)
-        painted.image(number).save(photo)
+        Image.open(painted["path"][number]).save(photo)
     assert main(["data", "import", "folder", str(folder / "photos"), "-o", str(folder / "photos.parquet")]) == 0
     return folder / "photos.parquet"
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from idmetric.data.curate.mine import hard_pairs
+from idmetric.data.old_manifest.bridge import to_frame, to_manifest
 from idmetric.data.old_manifest.table import Manifest, ManifestError, Row
 from idmetric.metric.visid.config import CANDIDATE, TASKS, VisIDConfig
 from idmetric.train.visme.data import Prepared, prepare
@@ -90,7 +91,7 @@ def test_mined_pairs_are_hard_both_ways_for_the_rows_they_are_copies_of() -> Non
              else {"identity": name} for n, name in enumerate("aabbcc")]  # fmt: skip
     data = rows(*edits)
     vectors = np.array([[1, 0], [1, 0.1], [0, 1], [1, 0.2], [0, 1], [-1, 0]])
-    pairs = hard_pairs(data, vectors)
+    pairs = to_manifest(hard_pairs(to_frame(data), vectors))
     whole = Manifest.from_rows([*data, *pairs]).replace(x_source=[None] * len(data) + pairs.column("x_source"))
     found = prepare(whole)
     assert samples(found) == samples(prepare(data))

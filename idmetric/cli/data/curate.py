@@ -16,7 +16,6 @@ examples:
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
 from functools import partial
 from inspect import signature
 from pathlib import Path
@@ -26,7 +25,6 @@ from idmetric.cli.command import say, status_of
 from idmetric.cli.data.common import (
     add_on_error,
     check_output,
-    identities,
     leave_out_rows,
     progress,
     refuse_leaks,
@@ -37,9 +35,8 @@ from idmetric.cli.options import add_shared, natural, positive
 from idmetric.tables import aligned
 
 if TYPE_CHECKING:
-    from idmetric.data.old_manifest.table import Manifest
+    import pandas as pd
 
-MASKS = ("mask", "mask_bytes", "part_mask", "part_mask_bytes")
 RECIPES = ("idsim", "nearid", "visme", "ilgen", "ilgen-real")
 OPTIONS = {  # parameter of some of the recipes -> its option
     "count": "--count",
@@ -108,10 +105,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Curate; returns the exit status."""
+    from idmetric.data.check import without
     from idmetric.data.curate import recipes
     from idmetric.data.curate.filters import read_rules, rules_json
-    from idmetric.data.old_manifest.check import without
-    from idmetric.data.old_manifest.table import read
+    from idmetric.data.manifest import read
 
     # the recipe and its options
     recipe = getattr(recipes, args.recipe.replace("-", "_"))
@@ -133,61 +130,55 @@ def run(args: Namespace) -> int:
         options["parts"] = read_parts(args.parts.split(","), "--split")
 
     # the images that it chooses, without those that cannot be used
-    manifest = read(args.manifest)
-    result = recipe(manifest, seed=args.seed, rules=rules, **options)
-    chosen = result.manifest
-    if not len(chosen):
-        causes = "".join(f"\n  {cause}" for cause in recipes.causes(result.applied, result.notes))
-        raise ValueError(
-            f"nothing is left of {len(manifest)} images: check the rules (--print-filters), the roles and the number "
-            f"of images per identity{causes}"
-        )
-    problems = _problems(args, chosen)
-    if problems:
-        leave_out_rows(chosen, problems, args.on_error)
-        chosen = without(chosen, problems)
-
-    print(_table(manifest, chosen))
+    table = read(args.manifest)
+    result = recipe(table, seed=args.seed, rules=rules, **options)
+    chosen = result.table
     for number, applied in enumerate(result.applied, 1):
         why = f" ({applied.rule.why})" if applied.rule.why else ""
         print(f"rule {number} {applied.rule}{why}: -{applied.rows} images, -{applied.identities} identities")
     for note in result.notes:
         say(note)
+    if not len(chosen):
+        raise ValueError(
+            f"nothing is left of {len(table)} images: check the rules (--print-filters), the roles and the number of "
+            "images per identity"
+        )
+    problems = _problems(args, chosen)
+    if problems:
+        leave_out_rows(chosen, problems, args.on_error)
+        chosen = without(chosen, problems)
     refuse_leaks(chosen)
+    print(_sizes(table, chosen))
     save(chosen, args.out)
     return status_of(problems)
 
 
-def _problems(args: Namespace, chosen: Manifest) -> dict[int, str]:
+def _problems(args: Namespace, chosen: pd.DataFrame) -> dict[int, str]:
     """Row -> why its image or mask cannot be used; only NearID trains with masks."""
-    from idmetric.data.curate.masking import missing_masks
-    from idmetric.data.old_manifest.check import faults
+    from idmetric.data.check import faults
 
     problems: dict[int, str] = {}
     has_masks = args.recipe == "nearid"
     if not args.no_check:
-        checked = chosen if has_masks else chosen.replace(**dict.fromkeys(MASKS))
+        checked = chosen if has_masks else chosen.assign(mask=None, part_mask=None)
         for fault in faults(checked, progress=partial(progress, quiet=args.quiet)):
             problems[fault.row] = fault.reason
     if has_masks:
-        problems |= dict.fromkeys(missing_masks(chosen), "it has no mask: fill column 'mask'")
+        problems |= dict.fromkeys(chosen.index[chosen["mask"].isna()], "it has no mask: fill column 'mask'")
     return problems
 
 
-def _table(before: Manifest, after: Manifest) -> str:
+def _sizes(before: pd.DataFrame, after: pd.DataFrame) -> str:
     """Identities and images of each dataset, before and after, and identities of each split."""
-    splits = [split for split in dict.fromkeys(after.column("split")) if split is not None]
-    datasets = sorted({name or "" for name in before.column("dataset")})
-    rows = [["dataset", "identities", "images", "->", "identities", "images", *splits]]
-    for name in datasets:
-        old = before.filter(dataset=name or None)
-        new = after.filter(dataset=name or None)
-        rows.append([name or "(none)", *_counts(old, new, splits)])
-    rows.append(["all", *_counts(before, after, splits)])
-    return "\n".join(aligned(rows, right=range(1, len(rows[0]))))
-
-
-def _counts(before: Manifest, after: Manifest, splits: Sequence[str]) -> list[str]:
-    old = [identities(before), len(before)]
-    new = [identities(after), len(after), *(identities(after.filter(split=split)) for split in splits)]
-    return [*map("{:,}".format, old), "->", *map("{:,}".format, new)]
+    splits = after["split"].dropna().unique()
+    lines = [["dataset", "identities", "images", "->", "identities", "images", *splits]]
+    datasets = before["dataset"].fillna("(none)")
+    for name in [*sorted(datasets.unique()), "all"]:
+        old, new = before, after
+        if name != "all":
+            old, new = before[datasets == name], after[after["dataset"].fillna("(none)") == name]
+        numbers = [new["identity"].nunique(), len(new)]
+        numbers += [new["identity"][new["split"] == split].nunique() for split in splits]
+        cells = map("{:,}".format, numbers)
+        lines.append([name, f"{old['identity'].nunique():,}", f"{len(old):,}", "->", *cells])
+    return "\n".join(aligned(lines, right=range(1, len(lines[0]))))

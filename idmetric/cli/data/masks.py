@@ -49,31 +49,33 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Attach or make the masks and write the manifest; returns 4 if images were left out."""
+    from idmetric.data.check import without
     from idmetric.data.curate.external_masks import attach_masks
-    from idmetric.data.old_manifest.check import without
-    from idmetric.data.old_manifest.table import read
+    from idmetric.data.manifest import read
 
     if args.folder is None and (args.threshold, args.mask_id) != (None, None):
         raise ValueError("--threshold and --mask-id are used with --from alone")
     common.check_output(args.out)
-    manifest = read(args.manifest)
+    table = read(args.manifest)
     copies: Path = args.out.with_name(f"{args.out.stem}_masks")
     progress = partial(common.progress, quiet=args.quiet)
     if args.folder is not None:
-        result = attach_masks(manifest, args.folder, copies, args.threshold, args.mask_id, progress)
+        result = attach_masks(table, args.folder, copies, args.threshold, args.mask_id, progress)
         print(f"{result.attached} masks attached ({result.scaled} scaled to their images)")
         if result.unused:
             names = ", ".join(first_few([str(file) for file in result.unused], _SHOWN))
             say(f"{len(result.unused)} masks belong to no image: {names}")
-        masked, problems = result.manifest, result.problems
+        masked, problems = result.table, result.problems
     else:
         from idmetric.data.generate.masks import make_masks, open_remover
+        from idmetric.data.old_manifest.bridge import to_frame, to_manifest
 
-        masked, problems = make_masks(manifest, open_remover(), copies, progress=progress)
+        masked, problems = make_masks(to_manifest(table), open_remover(), copies, progress=progress)
+        masked = to_frame(masked)
 
     if problems:
         common.leave_out([f"{name}: {reason}" for name, reason in problems.items()], args.on_error)
-        masked = without(masked, {row for row, name in enumerate(masked.column("id")) if name in problems})
+        masked = without(masked, masked.index[masked["id"].isin(problems)])
         if not len(masked):
             raise ValueError("no image is left: none has a mask that can be used")
     common.save(masked, args.out)

@@ -106,22 +106,22 @@ def _mine(args: Namespace) -> int:
 
     from idmetric.data.curate import mine
     from idmetric.data.embed import embed_rows
-    from idmetric.data.old_manifest.lineage import lineages
-    from idmetric.data.old_manifest.table import read
+    from idmetric.data.manifest import read
+    from idmetric.data.split import blocks
     from idmetric.metric.load import load
 
     # the rows to embed, with the texts that models of images and texts see
-    manifest = read(args.manifest)
+    table = read(args.manifest)
     words = {}
     if args.mode == "queries":
-        pools, needs = [mine.query_rows(manifest)], "rows of slot query and positive"
-        text = manifest.column("text")
-        words = {row: text[row] for row in pools[0].tolist() if text[row]}
+        pools, needs = [mine.query_rows(table)], "rows of slot query and positive"
+        words = table["text"].loc[pools[0]].dropna().to_dict()
     else:
-        refuse_leaks(manifest)
-        pools, needs = [*mine.negative_rows(manifest)], "real images of known identity"
+        refuse_leaks(table)
+        pools, needs = [*mine.negative_rows(table)], "real images of known identity"
         if args.mode == "pairs":
-            pools, needs = mine.text_pools(manifest, lineages(manifest)), "two identities with the same text"
+            pools = mine.text_pools(table, blocks(table, groups=False))
+            needs = "two identities with the same text"
     rows = np.unique(np.concatenate([np.array([], dtype=np.int64), *pools]))
     if not len(rows):
         raise ValueError(f"{args.manifest}: nothing to mine: it has no {needs}")
@@ -131,31 +131,29 @@ def _mine(args: Namespace) -> int:
     store = args.out.parent / "embeddings"
     with Progress("images", not args.quiet, verb="embedded") as progress:
         vectors, problems = embed_rows(
-            manifest, model, rows, store=store, words=words, batch_size=args.batch_size, progress=progress
+            table, model, rows, store=store, words=words, batch_size=args.batch_size, progress=progress
         )
     if problems:
-        leave_out_rows(manifest, problems, args.on_error)
+        leave_out_rows(table, problems, args.on_error)
     if len(problems) == len(rows):
         raise ValueError("no image could be read")
 
     # the nearest of them
     with Progress("images", not args.quiet, verb="searched") as progress:
         if args.mode == "negatives":
-            mined = mine.hard_negatives(
-                manifest, vectors, args.k, ceiling=args.ceiling, seed=args.seed, progress=progress
-            )
+            mined = mine.hard_negatives(table, vectors, args.k, ceiling=args.ceiling, seed=args.seed, progress=progress)
         elif args.mode == "pairs":
-            mined = mine.hard_pairs(manifest, vectors, args.k, ceiling=args.ceiling, progress=progress)
+            mined = mine.hard_pairs(table, vectors, args.k, ceiling=args.ceiling, progress=progress)
         else:
             window = {"skip": args.skip, "depth": args.depth}
-            mined = mine.query_negatives(manifest, vectors, args.k, **window, seed=args.seed, progress=progress)
-    similarities = [value for value in mined.column("x_similarity") if value is not None]
-    if not similarities:
+            mined = mine.query_negatives(table, vectors, args.k, **window, seed=args.seed, progress=progress)
+    similarities = mined["x_similarity"].dropna()
+    if not len(similarities):
         why = "every other identity is missing, in another split, or above --ceiling"
         if args.mode == "queries":
             why = f"no data set has more than {args.skip} different targets: lower --skip"
         raise ValueError(f"no {args.mode} found: {why}")
-    low, middle, high = np.quantile(similarities, [0, 0.5, 1])
+    low, middle, high = similarities.quantile([0, 0.5, 1])
     kind = "pairs" if args.mode == "pairs" else "negatives"
     print(f"{len(similarities)} {kind}; similarity {low:.3f} to {high:.3f}, median {middle:.3f}")
     save(mined, args.out)
@@ -164,7 +162,7 @@ def _mine(args: Namespace) -> int:
 
 def _triplets(args: Namespace) -> int:
     from idmetric.data.curate.triplets import MIXTURES, mixture, parse_ratio
-    from idmetric.data.old_manifest.table import read
+    from idmetric.data.manifest import read
 
     real = read(args.manifest)
     context = real if args.context is None else read(args.context)
@@ -179,7 +177,7 @@ def _triplets(args: Namespace) -> int:
         split=args.split,
         originals=args.originals,
     )
-    kinds = triplets.column("x_mixture")
+    kinds = triplets["x_mixture"].tolist()
     print(", ".join(f"{kinds.count(name) // 3} {name}" for name in MIXTURES) + " triplets")
     save(triplets, args.out)
     return 0

@@ -9,16 +9,15 @@ smallest hashes are selected. Removing an image from the manifest therefore does
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Hashable, Mapping, Sequence
+import json
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 
 import numpy as np
-from numpy.typing import NDArray
+import pandas as pd
 
-from idmetric.data.curate.filters import column_values
-from idmetric.data.old_manifest.lineage import followers, image_keys, without_orphans
-from idmetric.data.old_manifest.table import Manifest
+from idmetric.data.manifest import take, with_columns
+from idmetric.data.split import followers, image_keys, without_orphans
 
 
 def balanced(sizes: Mapping[str, int], total: int) -> dict[str, int]:
@@ -51,122 +50,109 @@ def shares(count: int, ratio: Sequence[float]) -> list[int]:
 # Selecting rows
 
 
-def own_rows(manifest: Manifest) -> dict[str, list[int]]:
-    """identity -> its rows, without followers."""
-    rows: dict[str, list[int]] = defaultdict(list)
-    is_follower = followers(manifest)
-    for row, identity in enumerate(manifest.column("identity")):
-        if identity is not None and not is_follower[row]:
-            rows[identity].append(row)
-    return rows
+def identities(table: pd.DataFrame) -> pd.DataFrame:
+    """The first row of each identity, without followers; an empty dataset, domain or category is ""."""
+    own = take(table, table["identity"].notna() & ~followers(table))
+    kinds = own[["dataset", "domain", "category"]].fillna("")
+    return own.assign(**kinds).drop_duplicates("identity", ignore_index=True)
 
 
-def identities_by(manifest: Manifest, column: str) -> dict[str, list[str]]:
-    """Value of a column ("" if empty) -> the identities of that value in their first row, without followers."""
-    identities: dict[str, list[str]] = defaultdict(list)
-    values = manifest.column(column)
-    for identity, rows in own_rows(manifest).items():
-        identities[values[rows[0]] or ""].append(identity)
-    return identities
+def drawn(firsts: pd.DataFrame, column: str, quotas: Mapping[str, int], seed: int) -> list[str]:
+    """A random selection of identities for each value of a column, by its quota.
 
-
-def choose(manifest: Manifest, quotas: Mapping[str, int], seed: int = 0) -> Manifest:
-    """All rows of a random selection of identities by the quota of each dataset, with their followers."""
+    Args:
+        firsts: the result of `identities`.
+    """
     chosen: list[str] = []
-    for name, identities in identities_by(manifest, "dataset").items():
-        chosen += lowest(identities, quotas.get(name, 0), (seed, "identity"))
-    return keep_identities(manifest, chosen)
+    for name, rows in firsts.groupby(column):
+        chosen += lowest(rows["identity"], quotas.get(name, 0), (seed, "identity"))
+    return chosen
 
 
-def two_views(manifest: Manifest, seed: int = 0) -> Manifest:
+def choose(table: pd.DataFrame, quotas: Mapping[str, int], seed: int = 0) -> pd.DataFrame:
+    """All rows of a random selection of identities by the quota of each dataset, with their followers."""
+    return keep_identities(table, drawn(identities(table), "dataset", quotas, seed))
+
+
+def two_views(table: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
     """Two images of each identity, drawn uniformly, as anchor and positive of a group with the identity's name.
 
     ID-Sim, A.1, step 4. Identities with one image are left out.
     """
-    slot_of: dict[int, str] = {}
-    for rows in _drawn(manifest, 2, seed).values():
-        if len(rows) == 2:
-            anchor, positive = rows
-            slot_of |= {anchor: "anchor", positive: "positive"}
-    pairs = manifest.take(sorted(slot_of))
-    return pairs.replace(group=pairs.column("identity"), slot=[slot_of[row] for row in sorted(slot_of)])
+    places = _places(table, seed)
+    sizes = places.groupby(table["identity"]).transform("size")
+    chosen = places[(sizes >= 2) & (places < 2)].sort_index()
+    pairs = take(table, chosen.index)
+    slots = chosen.map({0: "anchor", 1: "positive"})
+    return with_columns(pairs, group=pairs["identity"], slot=slots)
 
 
-def distinct(manifest: Manifest) -> Manifest:
-    """Each image of an identity once, without rows that repeat its file or bytes (as in manifests of triplets).
+def distinct(table: pd.DataFrame) -> pd.DataFrame:
+    """Each image of an identity once, without rows that repeat its file (as in manifests of triplets).
 
     The first of repeated rows stays and becomes the parent of rows that were made from its copies.
     """
-    first_names: dict[tuple[str | None, str], str] = {}
-    first_of = {}  # row's name -> name of the first row with the same image and identity
-    names = manifest.column("id")
-    for name, identity, image in zip(names, manifest.column("identity"), image_keys(manifest), strict=True):
-        first_of[name] = first_names.setdefault((identity, image), name)
-    parents = [first_of.get(parent, parent) for parent in manifest.column("parent")]
-    is_first = np.array([first_of[name] == name for name in names], dtype=bool)
-    return manifest.replace(parent=parents).take(is_first)
+    firsts = table["id"].groupby([table["identity"], image_keys(table)], dropna=False).transform("first")
+    first_of = dict(zip(table["id"], firsts, strict=True))
+    parents = [first_of.get(parent, parent) for parent in table["parent"]]
+    return take(with_columns(table, parent=parents), table["id"] == firsts)
 
 
-def unique(manifest: Manifest) -> Manifest:
+def unique(table: pd.DataFrame) -> pd.DataFrame:
     """The first of all identities that share the text or the Objaverse id.
 
     NearID, section 3.3: "strict uniqueness constraints based on paired textual descriptions and ObjaverseID". The value
-    of an identity comprises all its images, ignoring case and spaces; empty values do not match. The id is in column
-    x_objaverse_id or among the parameters.
+    of an identity comprises all its images, ignoring case and spaces; empty values do not match. The id is parameter
+    objaverse_id, or a column of this name.
     """
-    columns = {}
-    for name in ("text", "x_objaverse_id", "parameters.objaverse_id"):
-        columns[name] = column_values(manifest, name) or [None] * len(manifest)
-    seen: set[tuple[str, tuple[str, ...]]] = set()
+    ids = [json.loads(text or "{}").get("objaverse_id") for text in table["parameters"]]
+    values = {"text": table["text"], "parameter": pd.Series(ids, dtype=object)}
+    if "objaverse_id" in table:
+        values["column"] = table["objaverse_id"]
+
+    own = table["identity"].where(~followers(table))
+    keys_of: dict[str, set[Hashable]] = {name: set() for name in own.dropna()}
+    for column, texts in values.items():
+        words = texts.dropna().map(lambda text: " ".join(str(text).casefold().split()))
+        for name, of_identity in words[words != ""].groupby(own):
+            keys_of[name].add((column, frozenset(of_identity)))
+
+    seen: set[Hashable] = set()
     chosen = []
-    for identity, rows in own_rows(manifest).items():
-        keys = set()
-        for name, values in columns.items():
-            texts = {" ".join(str(values[row]).casefold().split()) for row in rows if values[row] is not None}
-            texts.discard("")
-            if texts:
-                keys.add((name, tuple(sorted(texts))))
+    for name, keys in keys_of.items():
         if keys.isdisjoint(seen):
-            chosen.append(identity)
+            chosen.append(name)
             seen |= keys
-    return keep_identities(manifest, chosen)
+    return keep_identities(table, chosen)
 
 
-def lowest(names: Sequence[str], count: int, seed: Sequence[Hashable]) -> list[str]:
+def lowest(names: Iterable[str], count: int, seed: Sequence[Hashable]) -> list[str]:
     """A random selection of `count` names: the ones with the lowest hashes."""
     return sorted(names, key=lambda name: hashed(*seed, name))[:count]
 
 
-def hashed(*parts: Hashable) -> tuple[int, str]:
-    """A pseudorandom number in 0..2^64 - 1 that the parts determine, and the parts as text to break ties."""
+def hashed(*parts: Hashable) -> int:
+    """A pseudorandom number in 0..2^64 - 1 that the parts determine."""
     text = "\0".join(map(str, parts))
-    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big"), text
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
-def keep_identities(manifest: Manifest, chosen: Collection[str]) -> Manifest:
+def keep_identities(table: pd.DataFrame, chosen: Collection[str]) -> pd.DataFrame:
     """The rows of these identities with their followers."""
-    names = set(chosen)
-    is_chosen = [identity in names for identity in manifest.column("identity")]
-    return _with_followers(manifest, np.array(is_chosen, dtype=bool))
+    is_chosen = table["identity"].isin(chosen).to_numpy()
+    return take(table, without_orphans(table, is_chosen | followers(table)))
 
 
-def keep_images(manifest: Manifest, count: int, seed: int = 0) -> Manifest:
+def keep_images(table: pd.DataFrame, count: int, seed: int = 0) -> pd.DataFrame:
     """At most `count` images of each identity, drawn uniformly, with their followers."""
-    is_chosen = np.zeros(len(manifest), dtype=bool)
-    for rows in _drawn(manifest, count, seed).values():
-        is_chosen[rows] = True
-    return _with_followers(manifest, is_chosen)
+    places = _places(table, seed)
+    is_chosen = table.index.isin(places.index[places < count])
+    return take(table, without_orphans(table, is_chosen | followers(table)))
 
 
-def _drawn(manifest: Manifest, count: int, seed: int) -> dict[str, list[int]]:
-    """identity -> at most `count` of its rows, without followers, drawn uniformly, in random order."""
-    names = manifest.column("id")
-    drawn = {}
-    for identity, rows in own_rows(manifest).items():
-        hashes = {row: hashed(seed, "image", identity, names[row]) for row in rows}
-        drawn[identity] = sorted(rows, key=lambda row: hashes[row])[:count]
-    return drawn
-
-
-def _with_followers(manifest: Manifest, is_chosen: NDArray[np.bool_]) -> Manifest:
-    return manifest.take(without_orphans(manifest, is_chosen | followers(manifest)))
+def _places(table: pd.DataFrame, seed: int) -> pd.Series:
+    """Row -> its place, from 0, in a random order of its identity's rows; without followers."""
+    own = table[table["identity"].notna() & ~followers(table)]
+    hashes = [hashed(seed, "image", *names) for names in zip(own["identity"], own["id"], strict=True)]
+    shuffled = own.assign(hash=np.array(hashes, dtype=np.uint64)).sort_values("hash")
+    return shuffled.groupby("identity").cumcount()

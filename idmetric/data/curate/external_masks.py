@@ -1,7 +1,6 @@
 """Attach masks that another program made, such as RMBG, BiRefNet or an annotation tool, to the images of a manifest.
 
-A mask belongs to the image with the end of its path (`images.paths.mask_of`). An image within the manifest
-goes by its id.
+A mask belongs to the image with the end of its path (`metric.paths.mask_of`).
 """
 
 from __future__ import annotations
@@ -15,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from PIL import Image
 
-from idmetric.data.old_manifest.table import Manifest, ManifestError
+from idmetric.data.manifest import ManifestError, with_columns
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files import StrPath, replacing
 from idmetric.metric.images import ImageReadError, read_image
@@ -32,21 +32,21 @@ class Attached:
     """A manifest with masks.
 
     Attributes:
-        manifest: rows in their order, with the new masks; a row without a new mask keeps the one it had.
+        table: rows in their order, with the new masks; a row without a new mask keeps the one it had.
         unused: files that belong to no row.
         attached, scaled: numbers of rows with a new mask, and with a mask that was scaled to its image.
         problems: id -> reason, of images that have no mask, or one that cannot be used. A text without an image needs
             none.
     """
 
-    manifest: Manifest
+    table: pd.DataFrame
     unused: list[Path]
     attached: int = 0
     scaled: int = 0
     problems: dict[str, str] = field(default_factory=dict)
 
 
-def match_masks(manifest: Manifest, folder: StrPath) -> tuple[dict[int, Path | None], list[Path]]:
+def match_masks(table: pd.DataFrame, folder: StrPath) -> tuple[dict[int, Path | None], list[Path]]:
     """Row -> its mask by name, None without one, of all rows with an image; and the files that belong to no row."""
     files = []
     if os.path.isdir(folder):
@@ -54,30 +54,26 @@ def match_masks(manifest: Manifest, folder: StrPath) -> tuple[dict[int, Path | N
     if not files:
         raise ManifestError(f"{folder}: no such folder, or no masks (.png, ...) in it")
 
-    ids = manifest.column("id")
-    names = {}
-    for row, source in enumerate(manifest.sources()):
-        if source is not None:
-            names[row] = source if isinstance(source, str) else ids[row]
+    images = table["path"].dropna()
     try:
-        masks = masks_of(folder, names.values())
+        masks = masks_of(folder, images)
     except RequestError as error:
         raise ManifestError(str(error)) from error
-    if names and not any(masks):
-        row, name = next(iter(names.items()))
-        expected, *_ = absent_mask(folder, name)
+    if len(images) and not any(masks):
+        expected, _ = absent_mask(folder, images.iloc[0])
         raise ManifestError(
-            f"{folder}: none of its {len(files)} masks has the name of an image; the mask of {ids[row]} would be "
+            f"{folder}: none of its {len(files)} masks has the name of an image; the mask of {images.iloc[0]} would be "
             f"{expected}"
         )
 
-    matches = {row: None if mask is None else Path(mask) for row, mask in zip(names, masks, strict=True)}
     used = {os.path.realpath(mask) for mask in masks if mask is not None}
-    return matches, [file for file in files if os.path.realpath(file) not in used]
+    mask_files = [None if mask is None else Path(mask) for mask in masks]
+    unused = [file for file in files if os.path.realpath(file) not in used]
+    return dict(zip(images.index.tolist(), mask_files, strict=True)), unused
 
 
 def attach_masks(
-    manifest: Manifest,
+    table: pd.DataFrame,
     folder: StrPath,
     copies: StrPath,
     threshold: float | None = None,
@@ -97,40 +93,46 @@ def attach_masks(
     """
     if threshold is not None and not 0 < threshold <= 1:
         raise ValueError(f"threshold {threshold:g}: it must be within (0, 1]")
-    matches, unused = match_masks(manifest, folder)
-    ids, masks, mask_bytes = (manifest.column(name) for name in ("id", "mask", "mask_bytes"))
-    attached = Attached(manifest, unused)
+    matches, unused = match_masks(table, folder)
+    result = Attached(table, unused)
+    ids = table["id"].to_numpy()
+    masks = table["mask"].to_numpy(copy=True)
 
     for row, file in progress(matches.items(), len(matches), "masks"):
         if file is None:
-            if masks[row] is None and mask_bytes[row] is None:
-                attached.problems[ids[row]] = f"no mask of that name in {folder}"
+            if masks[row] is None:
+                result.problems[ids[row]] = f"no mask of that name in {folder}"
             continue
         try:
-            photo = read_image(manifest.source(row) or b"")
-            values = read_mask(file, image=photo, mask_id=mask_id).numpy()
-            is_scaled = values.shape != (photo.height, photo.width)
-            if is_scaled:
-                with warnings.catch_warnings(action="ignore"):  # the first reading gave them
-                    values = read_mask(file, (photo.height, photo.width), image=photo, mask_id=mask_id).numpy()
+            values, is_scaled = _fitted(file, table["path"][row], mask_id)
         except ImageReadError as error:
-            attached.problems[ids[row]] = str(error)
+            result.problems[ids[row]] = str(error)
             continue
 
         if threshold is not None:
             values = (values >= threshold).astype(np.float32)
         if not values.any():
-            attached.problems[ids[row]] = f"{file}: the mask is empty, it must select the subject (white)"
+            result.problems[ids[row]] = f"{file}: the mask is empty, it must select the subject (white)"
             continue
         if is_scaled or threshold is not None or mask_id is not None:
             file = _copy(values, Path(copies))
-        attached.attached += 1
-        attached.scaled += is_scaled
-        masks[row], mask_bytes[row] = str(file.absolute()), None
+        result.attached += 1
+        result.scaled += is_scaled
+        masks[row] = os.path.abspath(file)
 
-    moved = manifest.at(manifest.root.absolute())
-    attached.manifest = moved.replace(mask=masks, mask_bytes=mask_bytes)
-    return attached
+    result.table = with_columns(table, mask=masks)
+    return result
+
+
+def _fitted(file: Path, image: str, mask_id: MaskId | None) -> tuple[np.ndarray, bool]:
+    """The values of a mask (H, W) in its image's size, and whether it was scaled to it."""
+    photo = read_image(image)
+    size = photo.height, photo.width
+    values = read_mask(file, image=photo, mask_id=mask_id).numpy()
+    if values.shape == size:
+        return values, False
+    with warnings.catch_warnings(action="ignore"):  # the first reading gave them
+        return read_mask(file, size, image=photo, mask_id=mask_id).numpy(), True
 
 
 def _copy(values: np.ndarray, folder: Path) -> Path:

@@ -1,51 +1,65 @@
 """Filters: rules that keep or drop images and identities.
 
-A filter file is a JSON list of rules. A rule keeps or drops rows by the values of their columns, or drops identities by
-their number of images:
+A filter file is a JSON list of rules. A rule keeps or drops the rows that a query of their columns selects, as
+`pandas.DataFrame.query` reads it, or drops identities by their number of images:
 
-    [{"drop": {"dataset": "FORB", "category": "Logo"}, "why": "one name for different logos"},
-     {"of": {"dataset": "GLDv2"}, "keep": {"category": ["tower", "fountain"]}},
+    [{"drop": "dataset == 'FORB' and category in ['logo', 'logos']", "why": "one name for different logos"},
+     {"of": "dataset == 'GLDv2'", "keep": "category in ['tower', 'fountain']"},
      {"min_images": 2}]
 
-A row must match all columns of a rule, and one value of each. Case is ignored; null matches an empty value. Columns are
-those of a manifest, free ones (x_...), and single parameters (parameters.NAME).
+A query compares columns with values by ==, !=, <, in and not in, joined by and, or, not. Text is compared letter by
+letter; an empty value is ''. Columns are those of a manifest and the table's own.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import os
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
-from idmetric.data.old_manifest.lineage import followers, without_orphans
-from idmetric.data.old_manifest.table import COLUMNS, Manifest
+from idmetric.data.manifest import take
+from idmetric.data.split import followers, without_orphans
 from idmetric.metric.files import read_json_file
 
-Where = Mapping[str, Any]  # column -> value, or a list of values
+# what a query may hold: no calls, attributes or variables of Python, which could do anything
+_PARTS = (ast.Expression, ast.BoolOp, ast.boolop, ast.UnaryOp, ast.unaryop, ast.Compare, ast.cmpop, ast.Name, ast.Load,
+          ast.Constant, ast.List, ast.Tuple)  # fmt: skip
+
+
+def columns_of(query: str) -> set[str]:
+    """The columns that a query compares; ValueError for anything but comparisons of columns with values."""
+    try:
+        parts = list(ast.walk(ast.parse(query, mode="eval")))
+    except (SyntaxError, TypeError) as error:
+        raise ValueError(f"{query!r} is not a query: {error}") from error
+    kinds = {type(part) for part in parts}
+    if not {ast.Compare, ast.Name} <= kinds or not all(issubclass(kind, _PARTS) for kind in kinds):
+        raise ValueError(f"{query!r} is not a query: compare columns with values, joined by and, or, not")
+    return {part.id for part in parts if isinstance(part, ast.Name)}
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One decision about rows or identities; it has exactly one of keep, drop and an image count.
+    """One decision about rows or identities; it has exactly one of keep, drop and min_images.
 
     Attributes:
-        keep: drop all rows without these values.
-        drop: drop all rows with these values.
+        keep: drop all rows that this query does not select.
+        drop: drop all rows that this query selects.
         min_images: drop identities with fewer images.
-        of: restricts the rule to rows with these values; empty = all rows.
+        of: restricts the rule to the rows that this query selects; empty = all rows.
         why: the reason, shown in reports of the rule.
     """
 
-    keep: Where = field(default_factory=dict)
-    drop: Where = field(default_factory=dict)
+    keep: str = ""
+    drop: str = ""
     min_images: int | None = None
-    of: Where = field(default_factory=dict)
+    of: str = ""
     why: str = ""
 
     def __post_init__(self) -> None:
@@ -53,64 +67,47 @@ class Rule:
             raise ValueError("a rule has one of keep, drop and min_images")
         if not isinstance(self.min_images, int | None):
             raise ValueError(f"{self.min_images!r} is not a number of images")
-        for where in (self.keep, self.drop, self.of):
-            if not isinstance(where, Mapping):
-                raise ValueError(f"{where!r} is not a table of columns and values")
-            for column in where:
-                if column not in COLUMNS and not column.startswith(("x_", "parameters.")):
-                    listed = ", ".join(COLUMNS)
-                    raise ValueError(
-                        f"unknown column {column!r}; there are {listed}, free ones x_... and parameters.NAME"
-                    )
+        for query in filter(None, (self.keep, self.drop, self.of)):
+            columns_of(query)
 
     def __str__(self) -> str:
-        values = _set_values(self)
+        values = self.settings()
         values.pop("why", None)
         return json.dumps(values, ensure_ascii=False)
+
+    def settings(self) -> dict[str, str | int]:
+        """The fields that are set."""
+        return {name: value for name, value in asdict(self).items() if value not in (None, "")}
 
 
 # ID-Sim, A.1. Its "CatIndividuallD" is WildlifeReID-10k's subset CatIndividualImages. Column x_subset holds the subset
 # of an image: `import table --name WildlifeReID10k` moves column dataset of metadata.csv there. FORB's and GLDv2's
 # labels are in category.
 IDSIM_RULES = (
-    Rule(drop={"dataset": "FORB", "category": ["logo", "logos"]}, why="one name for different logo styles"),
     Rule(
-        of={"dataset": "GLDv2"},
-        keep={
-            "category": [
-                "house",
-                "lighthouse",
-                "tower",
-                "skyscraper",
-                "observatory",
-                "fountain",
-                "windmill",
-                "sculpture",
-                "boat",
-                "school",
-                "cross",
-                "pyramid",
-            ]
-        },
+        drop="dataset == 'FORB' and category in ['logo', 'logos', 'Logo', 'Logos']",
+        why="one name for different logo styles",
+    ),
+    Rule(
+        of="dataset == 'GLDv2'",
+        keep="category in ['house', 'lighthouse', 'tower', 'skyscraper', 'observatory', 'fountain', 'windmill', "
+        "'sculpture', 'boat', 'school', 'cross', 'pyramid']",
         why="other landmarks are too broad to be one object",
     ),
     Rule(
-        drop={"dataset": ["SOP", "StanfordOnlineProducts", "Stanford Online Products"]},
+        drop="dataset in ['SOP', 'StanfordOnlineProducts', 'Stanford Online Products']",
         why="one name for several colors and versions",
     ),
     Rule(
-        of={"dataset": ["WildlifeReID10k", "WildlifeReID-10k"]},
-        keep={"x_subset": ["DogFaceNet", "CatIndividualImages"]},
+        of="dataset in ['WildlifeReID10k', 'WildlifeReID-10k']",
+        keep="x_subset in ['DogFaceNet', 'CatIndividualImages']",
         why="other animals lack markings or are seen from opposite sides",
     ),
-    Rule(drop={"dataset": ["MVImgNet", "MVImgNet2"]}, why="backgrounds and lighting hardly vary"),
+    Rule(drop="dataset in ['MVImgNet', 'MVImgNet2']", why="backgrounds and lighting hardly vary"),
 )
 
 # NearID, section 3.3
-NEARID_RULES = (
-    Rule(drop={"x_partition": "deformable"}, why="lacks foreground descriptions; few classes"),
-    Rule(drop={"parameters.partition": "deformable"}, why="lacks foreground descriptions; few classes"),
-)
+NEARID_RULES = (Rule(drop="x_partition == 'deformable'", why="lacks foreground descriptions; few classes"),)
 
 
 @dataclass(frozen=True)
@@ -122,72 +119,54 @@ class Applied:
     identities: int
 
 
-def apply_rules(manifest: Manifest, rules: Sequence[Rule]) -> tuple[Manifest, list[Applied]]:
+def apply_rules(table: pd.DataFrame, rules: Sequence[Rule]) -> tuple[pd.DataFrame, list[Applied]]:
     """Apply the rules in order; returns the remaining rows and the effect of each rule.
 
     With an image, the identity-edits and distractors made from it are dropped too. They do not count as images.
+
+    Raises:
+        ValueError: naming the rule whose query cannot be answered, such as by a column that the table lacks.
     """
     applied = []
     for number, rule in enumerate(rules, 1):
-        is_concerned = matches(manifest, rule.of)
-        for column in rule.keep:
-            if column_values(manifest, column) is None and is_concerned.any():
-                raise ValueError(
-                    f"rule {number} {rule} needs column {column!r}, which the manifest lacks: add it, or leave the "
-                    "rule's dataset out"
-                )
-        if rule.keep:
-            is_good = matches(manifest, rule.keep)
-        elif rule.drop:
-            is_good = ~matches(manifest, rule.drop)
-        else:
-            is_good = _has_enough(manifest, is_concerned, rule.min_images or 0)
-        remaining = manifest.take(without_orphans(manifest, ~is_concerned | is_good))
-        identities = len(set(manifest.column("identity"))) - len(set(remaining.column("identity")))
-        applied.append(Applied(rule, len(manifest) - len(remaining), identities))
-        manifest = remaining
-    return manifest, applied
+        try:
+            is_concerned = selected(table, rule.of) if rule.of else np.ones(len(table), dtype=bool)
+            is_bad = is_concerned & ~_is_good(table, rule, is_concerned)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"rule {number} {rule}: {error}") from error
+        remaining = take(table, without_orphans(table, ~is_bad))
+        identities = table["identity"].nunique() - remaining["identity"].nunique()
+        applied.append(Applied(rule, len(table) - len(remaining), identities))
+        table = remaining
+    return table, applied
 
 
-def _has_enough(manifest: Manifest, is_concerned: NDArray[np.bool_], least: int) -> NDArray[np.bool_]:
-    """True (N,) for rows of identities with enough images among the concerned ones, and for followers."""
-    identity = manifest.column("identity")
-    is_follower = followers(manifest)
-    counts = Counter(identity[row] for row in np.flatnonzero(is_concerned & ~is_follower))
-    is_good: NDArray[np.bool_] = is_follower.copy()
-    for row, name in enumerate(identity):
-        if name is not None and counts[name] >= least:
-            is_good[row] = True
-    return is_good
+def _is_good(table: pd.DataFrame, rule: Rule, is_concerned: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Whether each row (N,) may stay, if it is concerned."""
+    if not is_concerned.any():
+        return is_concerned
+    if rule.keep:
+        return selected(table, rule.keep)
+    if rule.drop:
+        return ~selected(table, rule.drop)
+
+    # followers show an identity once, and are not judged by it
+    is_follower = followers(table)
+    counts = table["identity"][is_concerned & ~is_follower].value_counts()
+    is_enough = table["identity"].map(counts).fillna(0) >= (rule.min_images or 0)
+    return np.asarray(is_follower | is_enough & table["identity"].notna())
 
 
-def matches(manifest: Manifest, where: Where) -> NDArray[np.bool_]:
-    """True (N,) for rows that have one of the given values in every column; an absent free column is empty."""
-    is_match = np.ones(len(manifest), dtype=bool)
-    for column, wanted in where.items():
-        if not isinstance(wanted, list | tuple | set):
-            wanted = [wanted]
-        wanted_texts = {_plain(value) for value in wanted}
-        values = column_values(manifest, column) or [None] * len(manifest)
-        is_match &= np.array([_plain(value) in wanted_texts for value in values], dtype=bool)
-    return is_match
-
-
-def column_values(manifest: Manifest, column: str) -> list[Any] | None:
-    """The values of a column, or of one parameter ("parameters.NAME"); None if the manifest lacks it."""
-    if column.startswith("parameters."):
-        name = column.removeprefix("parameters.")
-        values = [None if text is None else json.loads(text).get(name) for text in manifest.column("parameters")]
-        return values if any(value is not None for value in values) else None
-    return manifest.column(column) if column in manifest.table.column_names else None
-
-
-def _plain(value: Any) -> str | None:
-    if value is None:
-        return None
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)  # text files and JSON write the same number in two ways
-    return str(value).strip().casefold()
+def selected(table: pd.DataFrame, query: str) -> NDArray[np.bool_]:
+    """True (N,) for the rows that a query selects."""
+    columns = columns_of(query)
+    missing = sorted(columns.difference(table.columns))
+    if missing:
+        raise ValueError(f"the manifest lacks column {missing[0]!r}: add it, or change the rule (--filters)")
+    values = table[sorted(columns)].infer_objects()
+    texts = values.select_dtypes(["object", "str"]).fillna("")
+    chosen = values.assign(**texts).query(query, engine="python").index
+    return np.asarray(table.index.isin(chosen))
 
 
 def read_rules(path: str | os.PathLike[str]) -> tuple[Rule, ...]:
@@ -209,12 +188,5 @@ def read_rules(path: str | os.PathLike[str]) -> tuple[Rule, ...]:
 
 def rules_json(rules: Sequence[Rule]) -> str:
     """Rules as the text of a filter file."""
-    if not rules:
-        return "[]\n"
-    lines = [json.dumps(_set_values(rule)) for rule in rules]
-    return "[\n  " + ",\n  ".join(lines) + "\n]\n"
-
-
-def _set_values(rule: Rule) -> dict[str, Any]:
-    """The fields of a rule that are set."""
-    return {name: value for name, value in asdict(rule).items() if value not in (None, {}, "")}
+    lines = ",\n  ".join(json.dumps(rule.settings()) for rule in rules)
+    return f"[\n  {lines}\n]\n" if rules else "[]\n"

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
+import pandas as pd
 
-from idmetric.data.old_manifest.lineage import parent_rows
-from idmetric.data.old_manifest.table import Manifest, ManifestError
+from idmetric.data.manifest import ManifestError, with_columns
+from idmetric.data.split import parent_rows
 from idmetric.tables import first_few
 
 # NearID, section 4.1 "Role-Aware Data Augmentation": anchors, positives, distractors
@@ -39,41 +40,30 @@ def draw_masking(
     return [bool(gate < mask_prob and draw < p) for draw, p in zip(draws, probabilities, strict=True)]
 
 
-def inherit_masks(manifest: Manifest) -> Manifest:
+def inherit_masks(table: pd.DataFrame) -> pd.DataFrame:
     """The manifest with the parent's mask for edits and distractors without one, which keep its shape and place.
 
     (NearID's code masks a distractor by the mask of the positive that it was made from.) Context-edits inherit no mask,
     because they may have moved the object.
     """
-    parents, roles = parent_rows(manifest), manifest.column("role")
-    masks, mask_bytes = manifest.column("mask"), manifest.column("mask_bytes")
-    for row in range(len(manifest)):
-        source = row
-        visited: set[int] = set()  # a row may be its own ancestor
-        while masks[source] is None and mask_bytes[source] is None and roles[source] in _IN_PLACE:
-            visited.add(source)
-            source = int(parents[source])
-            if source < 0 or source in visited:
-                break
-        if source >= 0:
-            masks[row], mask_bytes[row] = masks[source], mask_bytes[source]
-    return manifest.replace(mask=masks, mask_bytes=mask_bytes)
+    parents = parent_rows(table)
+    masks = table["mask"].to_numpy(copy=True)
+    may_inherit = table["role"].isin(_IN_PLACE).to_numpy() & (parents >= 0)
+    for _ in range(len(table)):  # a parent may inherit too
+        rows = np.flatnonzero(may_inherit & pd.isna(masks) & pd.notna(masks[parents]))
+        if not len(rows):
+            break
+        masks[rows] = masks[parents[rows]]
+    return with_columns(table, mask=masks)
 
 
-def missing_masks(manifest: Manifest) -> list[int]:
-    """Numbers of the rows without a mask."""
-    masks, mask_bytes = manifest.column("mask"), manifest.column("mask_bytes")
-    return [row for row in range(len(manifest)) if masks[row] is None and mask_bytes[row] is None]
-
-
-def require_masks(manifest: Manifest) -> None:
+def require_masks(table: pd.DataFrame) -> None:
     """Check that every row has a mask.
 
     Raises:
         ManifestError: with the count and the first rows that lack one.
     """
-    missing = missing_masks(manifest)
-    if missing:
-        ids = manifest.column("id")
-        listed = ", ".join(first_few([f"row {row + 1} ({ids[row]})" for row in missing]))
-        raise ManifestError(f"{len(missing)} of {len(manifest)} rows lack a mask: {listed}; fill column 'mask'")
+    missing = table["id"][table["mask"].isna()]
+    if len(missing):
+        listed = ", ".join(first_few([f"row {row + 1} ({name})" for row, name in missing.items()]))
+        raise ManifestError(f"{len(missing)} of {len(table)} rows lack a mask: {listed}; fill column 'mask'")

@@ -1,61 +1,49 @@
 """Mining of hard negatives and hard pairs: images close in a model's space but of different identities.
 
-vectors, _ = embed_rows(manifest, idmetric.load("timm:vit_large_patch16_dinov3.lvd1689m"))
-triplets = hard_negatives(manifest, vectors)
+vectors, _ = embed_rows(table, idmetric.load("timm:vit_large_patch16_dinov3.lvd1689m"))
+triplets = hard_negatives(table, vectors)
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from idmetric.data.curate.balance import hashed
-from idmetric.data.nearest import Neighbors, nearest_other
-from idmetric.data.old_manifest.lineage import has_image, image_keys, lineages, with_parents_found
-from idmetric.data.old_manifest.table import Manifest
+from idmetric.data.manifest import checked, take, with_columns
+from idmetric.data.nearest import Ints, nearest_other
+from idmetric.data.split import blocks
 from idmetric.metric.ties import comparable
 
 Progress = Callable[[int, int], None]
-Key = tuple[str | None, str]  # image and text
+Vectors = NDArray[np.floating]
 
 
-class Placed(NamedTuple):
-    """A copy of a row: the row's number, its new group and slot, and its similarity to the anchor, if it has one."""
-
-    row: int
-    group: str
-    slot: str
-    similarity: float | None = None
-
-
-def negative_rows(manifest: Manifest) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def negative_rows(table: pd.DataFrame) -> tuple[Ints, Ints]:
     """The anchors to find negatives for, and the pool of rows that may be negatives: real images of known identity.
 
     Anchors are the rows of slot anchor if there are any. Rows of slot negative, copies of others, are not in the pool.
     """
-    slot = np.array(manifest.column("slot"), dtype=object)
-    is_real = np.array(manifest.column("role"), dtype=object) == "real"
-    has_identity = np.asarray(manifest.table["identity"].is_valid())
-    is_anchor = slot == "anchor"
+    is_real, has_identity = table["role"] == "real", table["identity"].notna()
+    is_anchor = table["slot"] == "anchor"
     if not is_anchor.any():
         is_anchor = is_real
-    in_pool = is_real & has_identity & (slot != "negative")
+    in_pool = is_real & has_identity & (table["slot"] != "negative")
     return np.flatnonzero(is_anchor & has_identity), np.flatnonzero(in_pool)
 
 
 def hard_negatives(
-    manifest: Manifest,
-    vectors: NDArray[np.floating],
+    table: pd.DataFrame,
+    vectors: Vectors,
     k: int = 1,
     *,
     ceiling: float | None = None,
     seed: int = 0,
     progress: Progress | None = None,
-) -> Manifest:
+) -> pd.DataFrame:
     """Triplets of each anchor with the nearest real images of other identities in its split.
 
     ID-Sim, A.1: "for each anchor image, we search the training pool for the nearest neighbor in DINOv3 embedding
@@ -71,75 +59,71 @@ def hard_negatives(
         progress: as in `nearest_other`, for each split.
 
     Returns:
-        Rows of groups with slots anchor, positive (if there is one) and negative. Free columns are x_source (id in the
+        Rows of groups with slots anchor, positive (if there is one) and negative. Own columns are x_source (id in the
         given manifest) and x_similarity (of negatives).
     """
-    usable = _usable(manifest, vectors)
-    anchors, pool = negative_rows(manifest)
-    anchors = anchors[usable[anchors]]
-    pool = pool[usable[pool]]
-    families = lineages(manifest)
-    split = np.array(manifest.column("split"), dtype=object)
-    nearest: dict[int, list[tuple[int, float]]] = {}
-    for part in dict.fromkeys(split[anchors]):
-        part_anchors = anchors[split[anchors] == part]
-        part_pool = pool[split[pool] == part]
-        neighbors = nearest_other(
-            vectors, families, k, anchors=part_anchors, pool=part_pool, ceiling=ceiling, progress=progress
+    is_usable = _usable(table, vectors)
+    anchors, pool = negative_rows(table)
+    anchors, pool = anchors[is_usable[anchors]], pool[is_usable[pool]]
+    families = blocks(table, groups=False)
+    split = table["split"].fillna("").to_numpy()
+    rows, similarity = np.full((len(anchors), k), -1), np.full((len(anchors), k), np.nan)
+    for name in pd.unique(split[anchors]):
+        is_part = split[anchors] == name
+        candidates = pool[split[pool] == name]
+        rows[is_part], similarity[is_part] = nearest_other(
+            vectors, families, k, anchors=anchors[is_part], pool=candidates, ceiling=ceiling, progress=progress
         )
-        nearest |= dict(zip(part_anchors.tolist(), _ranked(neighbors), strict=True))
+    negatives = _pairs(anchors, rows, similarity)
 
-    names = manifest.column("id")
-    groups = manifest.column("group")
-    slots = manifest.column("slot")
-    positives_of = _positives(manifest, pool, seed)
-    rows: list[Placed] = []
-    for anchor in anchors.tolist():
-        if not nearest[anchor]:
+    anchors = np.unique(negatives["anchor"])  # of those with a negative
+    positives = _positives(table, anchors, pool, seed)
+    placed = pd.concat(
+        [
+            pd.DataFrame({"anchor": anchors, "row": anchors, "slot": "anchor"}),
+            positives.assign(slot="positive"),
+            negatives.assign(slot="negative"),
+        ]
+    ).sort_values("anchor", kind="stable")
+    groups = table["group"].where(table["slot"] == "anchor", table["id"])
+    return grouped(table, placed.assign(group=groups.loc[placed["anchor"]].to_numpy()))
+
+
+def _pairs(anchors: Ints, rows: Ints, similarity: NDArray[np.float64]) -> pd.DataFrame:
+    """Anchors (A,) with their nearest rows (A, k) and similarities (A, k) as columns anchor, row and similarity."""
+    columns = {"anchor": anchors.repeat(rows.shape[1]), "row": rows.ravel(), "similarity": similarity.ravel()}
+    return pd.DataFrame(columns).query("row >= 0")
+
+
+def _positives(table: pd.DataFrame, anchors: Ints, pool: Ints, seed: int) -> pd.DataFrame:
+    """The positives of anchors, of their group, or one other image of their identity and split: columns anchor, row."""
+    of_group = table.groupby(table["group"].where(table["slot"] == "positive")).indices
+    by_name = table.loc[pool, ["identity", "split"]].fillna("").loc[table["id"][pool].sort_values().index]
+    images = by_name.groupby(["identity", "split"]).groups
+    paths = table["path"].to_numpy()
+
+    pairs = []
+    for row in table.loc[anchors].itertuples():
+        if row.slot == "anchor" and row.group in of_group:
+            pairs += [(row.Index, positive) for positive in of_group[row.group]]
             continue
-        group = groups[anchor] if slots[anchor] == "anchor" else names[anchor]
-        rows.append(Placed(anchor, group, "anchor"))
-        rows += [Placed(row, group, "positive") for row in positives_of(anchor)]
-        rows += [Placed(row, group, "negative", similarity) for row, similarity in nearest[anchor]]
-    return grouped(manifest, rows)
-
-
-def _positives(manifest: Manifest, pool: NDArray[np.int64], seed: int) -> Callable[[int], list[int]]:
-    """A function that gives the positives of an anchor: of its group, or one other image of its identity and split."""
-    names = manifest.column("id")
-    slots = manifest.column("slot")
-    groups = manifest.column("group")
-    path = manifest.column("path")
-    identities = list(zip(manifest.column("identity"), manifest.column("split"), strict=True))
-    group_positives: dict[str, list[int]] = defaultdict(list)
-    for row, slot in enumerate(slots):
-        if slot == "positive":
-            group_positives[groups[row]].append(row)
-    images: dict[tuple[str | None, str | None], list[int]] = defaultdict(list)
-    for row in sorted(pool.tolist(), key=lambda number: names[number]):
-        images[identities[row]].append(row)
-
-    def positives_of(anchor: int) -> list[int]:
-        if slots[anchor] == "anchor" and groups[anchor] in group_positives:
-            return group_positives[groups[anchor]]
-        candidates = images[identities[anchor]]
-        start = hashed(seed, "positive", names[anchor])[0] % max(1, len(candidates))
-        for row in candidates[start:] + candidates[:start]:
-            if row != anchor and (path[row] is None or path[row] != path[anchor]):
-                return [row]
-        return []
-
-    return positives_of
+        candidates = images.get((row.identity, row.split or ""), anchors[:0])
+        start = hashed(seed, "positive", row.id) % max(1, len(candidates))
+        for candidate in np.roll(candidates, -start):
+            if candidate != row.Index and paths[candidate] != row.path:
+                pairs.append((row.Index, candidate))
+                break
+    return pd.DataFrame(pairs, columns=["anchor", "row"], dtype=np.int64)
 
 
 def hard_pairs(
-    manifest: Manifest,
-    vectors: NDArray[np.floating],
+    table: pd.DataFrame,
+    vectors: Vectors,
     k: int = 1,
     *,
     ceiling: float | None = None,
     progress: Progress | None = None,
-) -> Manifest:
+) -> pd.DataFrame:
     """Pairs of images with the same text and different identities, nearest in the space of an auxiliary model.
 
     VisME, section 4.1, step 2: "candidate negative pairs that share the same editing instruction but originate from
@@ -154,49 +138,36 @@ def hard_pairs(
         progress: called with (texts done, texts).
 
     Returns:
-        Rows of groups with slots anchor and negative, closest pairs first; free columns x_source, x_similarity.
+        Rows of groups with slots anchor and negative, closest pairs first; own columns x_source, x_similarity.
     """
-    families = lineages(manifest)
-    pools = text_pools(manifest, families, _usable(manifest, vectors))
-    pairs: dict[tuple[int, int], float] = {}
+    families = blocks(table, groups=False)
+    pools = text_pools(table, families, _usable(table, vectors))
+    rows, similarity = np.full((len(table), k), -1), np.full((len(table), k), np.nan)
     for done, pool in enumerate(pools, 1):
-        neighbors = nearest_other(vectors, families, k, anchors=pool, pool=pool, ceiling=ceiling)
-        for anchor, ranked in zip(pool.tolist(), _ranked(neighbors), strict=True):
-            for row, similarity in ranked:
-                pairs[min(anchor, row), max(anchor, row)] = similarity
+        rows[pool], similarity[pool] = nearest_other(vectors, families, k, anchors=pool, pool=pool, ceiling=ceiling)
         if progress is not None:
             progress(done, len(pools))
 
-    closest_first = sorted(pairs, key=lambda pair: (-comparable(pairs[pair]), pair))
-    rows: list[Placed] = []
-    for number, (anchor, negative) in enumerate(closest_first):
-        group = f"pair-{number:06d}"
-        rows.append(Placed(anchor, group, "anchor"))
-        rows.append(Placed(negative, group, "negative", pairs[anchor, negative]))
-    return grouped(manifest, rows)
+    found = _pairs(np.arange(len(table)), rows, similarity)
+    first, second = np.sort(found[["anchor", "row"]].to_numpy(), axis=1).T
+    pairs = pd.DataFrame({"first": first, "second": second, "similarity": found["similarity"].to_numpy()})
+    pairs = pairs.drop_duplicates(["first", "second"])
+    order = np.lexsort((pairs["second"], pairs["first"], -comparable(pairs["similarity"])))
+    pairs = pairs.iloc[order].reset_index(drop=True)
+
+    groups = pd.Series([f"pair-{number:06d}" for number in range(len(pairs))], dtype=object)
+    anchors = pd.DataFrame({"row": pairs["first"], "group": groups, "slot": "anchor"})
+    negatives = pairs.rename(columns={"second": "row"}).assign(group=groups, slot="negative")
+    return grouped(table, pd.concat([anchors, negatives]).sort_index(kind="stable"))
 
 
-def _ranked(neighbors: Neighbors) -> list[list[tuple[int, float]]]:
-    """The nearest rows of each anchor with their similarities."""
-    ranked = []
-    for rows, similarities in zip(neighbors.rows.tolist(), neighbors.similarity.tolist(), strict=True):
-        pairs = zip(rows, similarities, strict=True)
-        ranked.append([(row, similarity) for row, similarity in pairs if row >= 0])
-    return ranked
-
-
-def text_pools(
-    manifest: Manifest, families: NDArray[np.int64], usable: NDArray[np.bool_] | None = None
-) -> list[NDArray[np.int64]]:
-    """Rows with the same text in the same split, if they are of at least two families, in order of appearance."""
-    pools: dict[tuple[str | None, str], list[int]] = defaultdict(list)
-    identity = manifest.column("identity")
-    split = manifest.column("split")
-    for row, text in enumerate(manifest.column("text")):
-        is_usable = usable is None or usable[row]
-        if is_usable and identity[row] is not None and text and text.strip():
-            pools[split[row], _plain(text)].append(row)
-    return [np.array(rows) for rows in pools.values() if len(np.unique(families[rows])) > 1]
+def text_pools(table: pd.DataFrame, families: Ints, is_usable: NDArray[np.bool_] | bool = True) -> list[Ints]:
+    """Rows with the same text in the same split, if they are of at least two families."""
+    words = table["text"].fillna("").map(_plain)
+    keys = pd.DataFrame({"split": table["split"].fillna(""), "words": words, "family": families})
+    usable = keys[is_usable & table["identity"].notna() & (words != "")]
+    pools = usable.groupby(["split", "words"], sort=False)
+    return [rows.index.to_numpy() for _, rows in pools if rows["family"].nunique() > 1]
 
 
 def _plain(text: str) -> str:
@@ -204,29 +175,29 @@ def _plain(text: str) -> str:
     return " ".join(text.casefold().split())
 
 
-def query_rows(manifest: Manifest) -> NDArray[np.int64]:
+def query_rows(table: pd.DataFrame) -> Ints:
     """Rows of queries and of their targets, which have to be embedded."""
-    return np.flatnonzero([slot in ("query", "positive") for slot in manifest.column("slot")])
+    return np.flatnonzero(table["slot"].isin(["query", "positive"]))
 
 
 def query_negatives(
-    manifest: Manifest,
-    vectors: NDArray[np.floating],
+    table: pd.DataFrame,
+    vectors: Vectors,
     k: int = 5,
     *,
     skip: int = 30,
     depth: int = 100,
     seed: int = 0,
     progress: Progress | None = None,
-) -> Manifest:
+) -> pd.DataFrame:
     """Draw k negatives of each query from ranks skip + 1 to skip + depth of other targets in its data set and split.
 
     VisME takes "k = 5 hard negatives same as" B3 (4.2.1 and 5.1). B3's code ranks the targets of a data set for each
     query by a teacher, passes over the first 30 or 70, which may be right as well, and draws from the next 100, either
     for each query, as here, or for a cluster of queries together. The negatives join their queries' groups:
 
-        mined = query_negatives(manifest, vectors)               # k = 5 of ranks 31 to 130
-        merge([manifest, mined], shared=True)
+        mined = query_negatives(table, vectors)               # k = 5 of ranks 31 to 130
+        merge([table, mined], shared=True)
 
     Equal targets, such as the classes of a data set, are ranked once; those of the query itself are left out. A query
     finds none if there are no more than `skip` others.
@@ -237,78 +208,92 @@ def query_negatives(
         progress: as in `nearest_other`, for each data set and split.
 
     Returns:
-        Rows of slot negative in the queries' groups; free columns are x_source (id of the target) and x_similarity.
+        Rows of slot negative in the queries' groups; own columns are x_source (id of the target) and x_similarity.
     """
-    usable = _usable(manifest, vectors)
-    names = manifest.column("id")
-    groups = manifest.column("group")
-    slots = manifest.column("slot")
-    datasets = list(zip(manifest.column("dataset"), manifest.column("split"), strict=True))
-    keys = _target_keys(manifest)
-    own_targets: dict[str, set[Key]] = defaultdict(set)  # of each group
-    queries_of: dict[Any, list[int]] = defaultdict(list)  # of each data set and split
-    targets_of: dict[Any, dict[Key, int]] = defaultdict(dict)
-    for row, slot in enumerate(slots):
-        if slot == "positive":
-            own_targets[groups[row]].add(keys[row])
-            if usable[row]:
-                targets_of[datasets[row]].setdefault(keys[row], row)
-        elif slot == "query" and usable[row]:
-            queries_of[datasets[row]].append(row)
+    is_usable = _usable(table, vectors)
+    targets = _target_numbers(table)
+    is_target = table["slot"] == "positive"
+    own_targets = pd.Series(targets)[is_target].groupby(table["group"]).agg(set)
+    searched = table.assign(target=targets)[is_usable & table["slot"].isin(["query", "positive"])]
 
-    rows: list[Placed] = []
-    for dataset, queries in queries_of.items():
-        most_own = max(len(own_targets[groups[query]]) for query in queries)
-        neighbors = nearest_other(
+    placed = []
+    for _, rows in searched.groupby(["dataset", "split"], dropna=False, sort=False):
+        queries = rows[rows["slot"] == "query"]
+        if not len(queries):
+            continue
+        own = [own_targets.get(group, set()) for group in queries["group"]]
+        pool = rows[rows["slot"] == "positive"].drop_duplicates("target").index
+        ranked, similarity = nearest_other(
             vectors,
             np.arange(len(vectors)),
-            skip + depth + most_own,
-            anchors=np.array(queries, dtype=np.int64),
-            pool=np.array([*targets_of[dataset].values()], dtype=np.int64),
+            skip + depth + max(map(len, own)),
+            anchors=queries.index.to_numpy(),
+            pool=pool.to_numpy(),
             progress=progress,
         )
-        for query, ranked in zip(queries, _ranked(neighbors), strict=True):
-            others = [target for target in ranked if keys[target[0]] not in own_targets[groups[query]]]
-            window = others[skip : skip + depth]
-            rng = np.random.default_rng(hashed(seed, "negatives", names[query])[0])
-            for rank in np.sort(rng.permutation(len(window))[:k]).tolist():
-                row, similarity = window[rank]
-                rows.append(Placed(row, groups[query], "negative", similarity))
-    return grouped(manifest, rows)
+        for number, query in enumerate(queries.itertuples()):
+            is_other = (ranked[number] >= 0) & ~np.isin(targets[ranked[number]], list(own[number]))
+            window = np.flatnonzero(is_other)[skip : skip + depth]
+            rng = np.random.default_rng(hashed(seed, "negatives", query.id))
+            for place in np.sort(rng.permutation(len(window))[:k]):
+                rank = window[place]
+                placed.append((ranked[number, rank], query.group, "negative", similarity[number, rank]))
+    return grouped(table, pd.DataFrame(placed, columns=["row", "group", "slot", "similarity"]))
 
 
-def _target_keys(manifest: Manifest) -> list[Key]:
-    """What makes two targets equal: image and text; of a text alone its words."""
-    keys: list[Key] = []
-    shown = has_image(manifest).tolist()
-    for image, text, is_image in zip(image_keys(manifest), manifest.column("text"), shown, strict=True):
-        keys.append((image, text or "") if is_image else (None, _plain(text or "")))
-    return keys
+def _target_numbers(table: pd.DataFrame) -> Ints:
+    """A number for each row (N,), equal for equal targets: image and text; of a text alone its words."""
+    texts = table["text"].fillna("")
+    words = texts.where(table["path"].notna(), texts.map(_plain))
+    images = table["path"].fillna("")
+    return np.asarray(table.groupby([images, words]).ngroup())
 
 
-def grouped(manifest: Manifest, rows: Sequence[Placed]) -> Manifest:
+def grouped(table: pd.DataFrame, placed: pd.DataFrame) -> pd.DataFrame:
     """Copies of rows of a manifest, with new ids, groups and slots.
 
     Column x_source holds the row's own x_source or else its old id; `parent` names a copy of the parent, if any.
+
+    Args:
+        placed: a line for each copy: row (its number), group, slot, and perhaps similarity (to the anchor).
     """
-    names = manifest.column("id")
-    sources = names
-    if "x_source" in manifest.table.column_names:
-        sources = [source or name for source, name in zip(manifest.column("x_source"), names, strict=True)]
-    source_of = dict(zip(names, sources, strict=True))
-    copies = manifest.take([placed.row for placed in rows])
-    copies = copies.replace(
-        id=[f"{placed.group}/{placed.slot}/{names[placed.row]}" for placed in rows],
-        group=[placed.group for placed in rows],
-        slot=[placed.slot for placed in rows],
-        parent=[source_of.get(parent, parent) for parent in copies.column("parent")],
-        x_source=[sources[placed.row] for placed in rows],
-        x_similarity=[placed.similarity for placed in rows],
+    sources = table["id"]
+    if "x_source" in table:
+        sources = table["x_source"].fillna(table["id"])
+    source_of = dict(zip(table["id"], sources, strict=True))
+    placed = placed.reindex(columns=["row", "group", "slot", "similarity"]).reset_index(drop=True)
+    copies = take(table.assign(x_source=sources), placed["row"])
+    copies = copies.assign(
+        id=placed["group"] + "/" + placed["slot"] + "/" + copies["id"],
+        group=placed["group"],
+        slot=placed["slot"],
+        parent=[source_of.get(parent, parent) for parent in copies["parent"]],
+        x_similarity=placed["similarity"].astype(float),
     )
-    return with_parents_found(copies)
+    return with_parents_found(checked(copies))
 
 
-def _usable(manifest: Manifest, vectors: NDArray[np.floating]) -> NDArray[np.bool_]:
-    if vectors.ndim != 2 or len(vectors) != len(manifest):
-        raise ValueError(f"embeddings of shape {vectors.shape} for a manifest of {len(manifest)} rows")
+def with_parents_found(table: pd.DataFrame) -> pd.DataFrame:
+    """The manifest with `parent` set to a copy of the parent (by x_source) if the parent itself is missing.
+
+    A copy in the row's group is preferred to the first copy. If there is no copy, `parent` stays as it is.
+    """
+    copies: dict[str, str] = {}
+    copies_in_group: dict[tuple[str, str | None], str] = {}
+    for name, source, group in zip(table["id"], table["x_source"], table["group"], strict=True):
+        copies.setdefault(source, name)
+        copies_in_group.setdefault((source, group), name)
+
+    present = {None, *table["id"]}
+    parents = []
+    for parent, group in zip(table["parent"], table["group"], strict=True):
+        if parent not in present:
+            parent = copies_in_group.get((parent, group)) or copies.get(parent) or parent
+        parents.append(parent)
+    return with_columns(table, parent=parents)
+
+
+def _usable(table: pd.DataFrame, vectors: Vectors) -> NDArray[np.bool_]:
+    if vectors.ndim != 2 or len(vectors) != len(table):
+        raise ValueError(f"embeddings of shape {vectors.shape} for a manifest of {len(table)} rows")
     return np.asarray(np.isfinite(vectors).all(axis=1))

@@ -1,58 +1,51 @@
 """The papers' curations, which filter, allocate and sample the rows of a manifest.
 
 from idmetric.data.curate import recipes
-train_and_val = recipes.idsim(manifest, seed=0).manifest
+train_and_val = recipes.idsim(table, seed=0).table
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Literal
 
-import numpy as np
+import pandas as pd
 
 from idmetric.data.curate.balance import (
     balanced,
     choose,
     distinct,
-    identities_by,
+    drawn,
+    identities,
     keep_identities,
     keep_images,
     lowest,
-    own_rows,
     shares,
     two_views,
     unique,
 )
 from idmetric.data.curate.filters import IDSIM_RULES, NEARID_RULES, Applied, Rule, apply_rules
 from idmetric.data.curate.masking import inherit_masks
-from idmetric.data.old_manifest.split import split
-from idmetric.data.old_manifest.table import Manifest
+from idmetric.data.manifest import take
+from idmetric.data.split import split
 
+PARTS = {"train": -1, "val": 100, "test": 500}  # identities of NearID's splits (section 3.3)
 Existing = Literal["refuse", "keep", "overwrite"]  # treatment of existing splits
-_REAL = Rule(keep={"role": "real"}, why="real images alone")
+_REAL = Rule(keep="role == 'real'", why="real images alone")
 
 
 @dataclass(frozen=True)
 class Curated:
     """A recipe's result: the rows, the effect of each filter, and notes for the user."""
 
-    manifest: Manifest
+    table: pd.DataFrame
     applied: list[Applied]
     notes: list[str]
 
 
-def causes(applied: Sequence[Applied], notes: Sequence[str]) -> list[str]:
-    """Texts that explain missing identities: the effects of rules, and notes."""
-    dropped = [f"rule {effect.rule} dropped {effect.identities} identities" for effect in applied if effect.identities]
-    return [*dropped, *notes]
-
-
 def idsim(
-    manifest: Manifest,
+    table: pd.DataFrame,
     count: int = 11_000,
     seed: int = 0,
     rules: Sequence[Rule] = IDSIM_RULES,
@@ -65,18 +58,17 @@ def idsim(
         existing: treatment of existing splits: "refuse" raises an error, "keep" uses only images of split train and
             images without a split, "overwrite" uses all images.
     """
-    manifest, notes = trainable(manifest, existing)
+    table, notes = trainable(table, existing)
     needed = (_REAL, Rule(min_images=2, why="an anchor and a positive"))
-    filtered, applied = apply_rules(distinct(manifest), (*rules, *needed))
-    sizes = {name: len(identities) for name, identities in identities_by(filtered, "dataset").items()}
-    quotas = balanced(sizes, count)
+    filtered, applied = apply_rules(distinct(table), (*rules, *needed))
+    quotas = balanced(_sizes(filtered), count)
     pairs = two_views(choose(filtered, quotas, seed), seed)
     notes += short_of(sum(quotas.values()), count)
-    return Curated(_split_all(pairs, {"train": 10 / 11, "val": 1 / 11}, seed, applied, notes), applied, notes)
+    return Curated(split(pairs, {"train": 10 / 11, "val": 1 / 11}, seed, by_dataset=False), applied, notes)
 
 
 def nearid(
-    manifest: Manifest,
+    table: pd.DataFrame,
     count: int | None = None,
     seed: int = 0,
     rules: Sequence[Rule] = NEARID_RULES,
@@ -85,7 +77,8 @@ def nearid(
 ) -> Curated:
     """NearID's identities (section 3.3): rigid, unique, of two views or more, with their distractors and masks.
 
-    Masks are inherited (`idmetric.data.curate.masking.inherit_masks`); `require_masks` reports missing ones.
+    Masks are inherited (`idmetric.data.curate.masking.inherit_masks`); `require_masks` reports missing ones. Column
+    x_partition is SynCD's; images without it count as rigid.
 
     Args:
         count: largest number of identities; default: all.
@@ -96,30 +89,34 @@ def nearid(
     """
     if existing == "keep" and parts is not None:
         raise ValueError("parts and existing='keep' exclude each other: parts replace the manifest's splits")
-    _refuse_splits(manifest, existing)
-    filtered, applied = apply_rules(distinct(manifest), rules)
+    _refuse_splits(table, existing)
+    if "x_partition" not in table:
+        table = table.assign(x_partition=None)
+    filtered, applied = apply_rules(distinct(table), rules)
     curated = unique(filtered)
-    repeated = len(own_rows(filtered)) - len(own_rows(curated))
+    repeated = len(identities(filtered)) - len(identities(curated))
     notes = [f"{repeated} identities repeat another's text or ObjaverseID and are left out"]
     curated, effects = apply_rules(curated, [Rule(min_images=2, why="two views or more")])
     applied += effects
     if count is not None:
-        chosen = lowest(list(own_rows(curated)), count, (seed, "identity"))
+        chosen = lowest(identities(curated)["identity"], count, (seed, "identity"))
         curated = keep_identities(curated, chosen)
         notes += short_of(len(chosen), count)
     if existing != "keep":
-        curated = _split_all(curated, parts or {"train": -1, "val": 100, "test": 500}, seed, applied, notes)
-    return Curated(inherit_masks(whole_groups(manifest, curated)), applied, notes)
+        curated = split(curated, parts or PARTS, seed, by_dataset=False)
+    return Curated(inherit_masks(whole_groups(table, curated)), applied, notes)
 
 
-def visme(manifest: Manifest, count: int = 7500, images: int = 4, seed: int = 0, rules: Sequence[Rule] = ()) -> Curated:
+def visme(
+    table: pd.DataFrame, count: int = 7500, images: int = 4, seed: int = 0, rules: Sequence[Rule] = ()
+) -> Curated:
     """VisME's re-sampling (section 4.1): at most 7,500 identities of each dataset, and four images of each identity.
 
     Identities with one image are left out, because they have no positive. Splits stay as they are.
     """
-    filtered, applied = apply_rules(distinct(manifest), (*rules, Rule(min_images=2, why="a query and a positive")))
-    chosen = choose(filtered, dict.fromkeys(identities_by(filtered, "dataset"), count), seed)
-    return Curated(whole_groups(manifest, keep_images(chosen, images, seed)), applied, [])
+    filtered, applied = apply_rules(distinct(table), (*rules, Rule(min_images=2, why="a query and a positive")))
+    chosen = choose(filtered, dict.fromkeys(_sizes(filtered), count), seed)
+    return Curated(whole_groups(table, keep_images(chosen, images, seed)), applied, [])
 
 
 @dataclass(frozen=True)
@@ -154,7 +151,7 @@ def ilgen_quotas(variant: str = "all", count: int | None = None) -> dict[str, in
 
 
 def ilgen(
-    manifest: Manifest,
+    table: pd.DataFrame,
     variant: str = "all",
     count: int | None = None,
     seed: int = 0,
@@ -174,32 +171,24 @@ def ilgen(
         images: N, of each instance; 1 for objects without background generation (Table 3, ID6).
     """
     enough = Rule(min_images=images, why=f"{images} images of each instance")
-    filtered, applied = apply_rules(distinct(manifest), (*rules, enough))
-    domain_of = [(domain or "").casefold() for domain in filtered.column("domain")]
+    filtered, applied = apply_rules(distinct(table), (*rules, enough))
+    firsts = identities(filtered)
+    domain_of = firsts["domain"].str.casefold()
     chosen: list[str] = []
     notes = []
     for domain, quota in ilgen_quotas(variant, count).items():
-        rows = [row for row, name in enumerate(domain_of) if name == domain]
-        instances_of = identities_by(filtered.take(rows), "category")
+        instances = firsts[domain_of == domain]
         if any_category:
-            instances = lowest(list(chain.from_iterable(instances_of.values())), quota, (seed, "identity"))
+            names = lowest(instances["identity"], quota, (seed, "identity"))
         else:
-            categories = lowest(list(instances_of), ILGEN[domain].categories, (seed, "category", domain))
-            most = ILGEN[domain].per_category
-            quotas = balanced({name: min(len(instances_of[name]), most) for name in categories}, quota)
-            instances = _drawn(instances_of, quotas, seed)
-        chosen += instances
-        notes += short_of(len(instances), quota, f" of domain {domain}")
+            counts = ILGEN[domain]
+            sizes = instances["category"].value_counts().clip(upper=counts.per_category)
+            categories = lowest(sizes.index, counts.categories, (seed, "category", domain))
+            names = drawn(instances, "category", balanced(sizes[categories].to_dict(), quota), seed)
+        chosen += names
+        notes += short_of(len(names), quota, f" of domain {domain}")
     curated = keep_images(keep_identities(filtered, chosen), images, seed)
-    return Curated(whole_groups(manifest, curated), applied, notes)
-
-
-def _drawn(identities: Mapping[str, Sequence[str]], quotas: Mapping[str, int], seed: int) -> list[str]:
-    """A random selection from each group of identities, by its quota."""
-    drawn: list[str] = []
-    for name, quota in quotas.items():
-        drawn += lowest(identities[name], quota, (seed, "identity"))
-    return drawn
+    return Curated(whole_groups(table, curated), applied, notes)
 
 
 # ILGen's sets of real images (section 4.1, "Training set variants"; Tables 4 and S4), in the splits of UnED
@@ -210,7 +199,7 @@ REAL_ALL = 20_000  # instances
 
 
 def ilgen_real(
-    manifest: Manifest, variant: str = "all", count: int | None = None, seed: int = 0, rules: Sequence[Rule] = ()
+    table: pd.DataFrame, variant: str = "all", count: int | None = None, seed: int = 0, rules: Sequence[Rule] = ()
 ) -> Curated:
     """Real-S of a domain, or Real-ALL: instances of four images each, from the training split.
 
@@ -223,35 +212,34 @@ def ilgen_real(
     fewer classes than its share gives all, and in Real-ALL the other one then gives more.
 
     Args:
-        manifest: with the dataset's name in column dataset. Rows of other splits than train are not used.
+        table: with the dataset's name in column dataset. Rows of other splits than train are not used.
         count: number of instances in total.
     """
     if variant != "all" and variant not in REAL_S:
         raise ValueError(f"unknown variant {variant!r}: all, {', '.join(REAL_S)}")
     datasets = (*WHOLE, *SHARED) if variant == "all" else (REAL_S[variant],)
-    train, notes = trainable(manifest, "keep")
+    train, notes = trainable(table, "keep")
     enough = Rule(min_images=ILGEN_IMAGES, why=f"{ILGEN_IMAGES} images of each instance")
     filtered, applied = apply_rules(distinct(train), (*rules, _REAL, enough))
 
-    classes_of = identities_by(filtered, "dataset")
-    missing = [name for name in datasets if not classes_of.get(name)]
+    classes = _sizes(filtered)
+    missing = [name for name in datasets if name not in classes]
     if missing:
-        listed = ", ".join(sorted(set(filter(None, train.column("dataset"))))) or "no name"
+        listed = ", ".join(sorted(train["dataset"].dropna().unique())) or "no name"
         raise ValueError(
             f"no class of {ILGEN_IMAGES} training images is of dataset {', '.join(missing)}; column dataset has "
             f"{listed}: idmetric data import uned makes it"
         )
-    sizes = {name: len(classes_of[name]) for name in datasets}
     if variant == "all":
         wanted = count or REAL_ALL
-        quotas = _real_all_quotas(sizes, wanted)
+        quotas = _real_all_quotas(classes, wanted)
     else:
         wanted = count or ILGEN[variant].instances
-        quotas = {name: min(size, wanted) for name, size in sizes.items()}
-    chosen = _drawn(classes_of, quotas, seed)
+        quotas = {REAL_S[variant]: wanted}
+    chosen = drawn(identities(filtered), "dataset", quotas, seed)
     notes += short_of(len(chosen), wanted)
     curated = keep_images(keep_identities(filtered, chosen), ILGEN_IMAGES, seed)
-    return Curated(whole_groups(manifest, curated), applied, notes)
+    return Curated(whole_groups(table, curated), applied, notes)
 
 
 def _real_all_quotas(sizes: Mapping[str, int], wanted: int) -> dict[str, int]:
@@ -266,53 +254,44 @@ def _real_all_quotas(sizes: Mapping[str, int], wanted: int) -> dict[str, int]:
     return whole | balanced({name: sizes[name] for name in SHARED}, remaining)
 
 
-def _refuse_splits(manifest: Manifest, existing: Existing) -> None:
-    if existing == "refuse" and set(manifest.column("split")) - {None}:
+def _sizes(table: pd.DataFrame) -> dict[str, int]:
+    """Dataset -> number of its identities."""
+    sizes: dict[str, int] = identities(table)["dataset"].value_counts().to_dict()
+    return sizes
+
+
+def _refuse_splits(table: pd.DataFrame, existing: Existing) -> None:
+    if existing == "refuse" and table["split"].notna().any():
         raise ValueError(
-            f"the manifest has splits already ({splits_of(manifest)}): existing='keep' (--keep-splits) keeps them, "
+            f"the manifest has splits already ({splits_of(table)}): existing='keep' (--keep-splits) keeps them, "
             "'overwrite' (--overwrite-splits) replaces them"
         )
 
 
-def splits_of(manifest: Manifest) -> str:
+def splits_of(table: pd.DataFrame) -> str:
     """A text with the splits of a manifest and their sizes."""
-    counts = Counter(manifest.column("split"))
-    return ", ".join(f"{name or 'none'}: {counts[name]} images" for name in sorted(counts, key=lambda n: n or ""))
+    counts = table["split"].fillna("none").value_counts().sort_index()
+    return ", ".join(f"{name}: {count} images" for name, count in counts.items())
 
 
-def trainable(manifest: Manifest, existing: Existing) -> tuple[Manifest, list[str]]:
+def trainable(table: pd.DataFrame, existing: Existing) -> tuple[pd.DataFrame, list[str]]:
     """The images that may be used for training, and notes about the rest."""
-    _refuse_splits(manifest, existing)
-    is_train = np.isin([name or "train" for name in manifest.column("split")], "train")
+    _refuse_splits(table, existing)
+    is_train = table["split"].fillna("train") == "train"
     if existing != "keep" or is_train.all():
-        return manifest, []
+        return table, []
     if not is_train.any():
-        raise ValueError(f"no images are of split train ({splits_of(manifest)})")
-    note = f"{int((~is_train).sum())} images of splits other than train are not used ({splits_of(manifest)})"
-    return manifest.take(is_train), [note]
+        raise ValueError(f"no images are of split train ({splits_of(table)})")
+    return take(table, is_train), [
+        f"{(~is_train).sum()} images of splits other than train are not used ({splits_of(table)})"
+    ]
 
 
-def _split_all(
-    manifest: Manifest, parts: Mapping[str, float], seed: int, applied: Sequence[Applied], notes: Sequence[str]
-) -> Manifest:
-    """`split` over all datasets together; errors explain missing identities."""
-    try:
-        return split(manifest, parts, seed, by_dataset=False)
-    except ValueError as error:
-        raise ValueError("; ".join([f"{error}", *causes(applied, notes), "other splits: --split"])) from error
-
-
-def whole_groups(before: Manifest, after: Manifest) -> Manifest:
+def whole_groups(before: pd.DataFrame, after: pd.DataFrame) -> pd.DataFrame:
     """`after` without groups that lost a row; their other rows stay as single images."""
-    size_before = Counter(before.column("group"))
-    size_after = Counter(after.column("group"))
-    groups: list[str | None] = []
-    slots: list[str | None] = []
-    for group, slot in zip(after.column("group"), after.column("slot"), strict=True):
-        is_whole = size_after[group] == size_before[group]
-        groups.append(group if is_whole else None)
-        slots.append(slot if is_whole else None)
-    return after.replace(group=groups, slot=slots)
+    sizes = [table["group"].value_counts() for table in (before, after)]
+    is_whole = after["group"].map(sizes[0]) == after["group"].map(sizes[1])
+    return after.assign(group=after["group"].where(is_whole, None), slot=after["slot"].where(is_whole, None))
 
 
 def short_of(found: int, wanted: int, of: str = "") -> list[str]:

@@ -2,25 +2,24 @@
 
     train = mixture(real, context, edited, count=10_000, split="train")
 
-Free column x_mixture holds the subset of a row's triplet: real, context or identity. `idmetric data generate --task
-noise` then gives anchors and positives the artifacts of the generator that edited their negative (A.2.2).
+Column x_mixture holds the subset of a row's triplet: real, context or identity. `idmetric data generate --task noise`
+then gives anchors and positives the artifacts of the generator that edited their negative (A.2.2).
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import product
-from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from idmetric.data.curate.balance import hashed, shares
-from idmetric.data.curate.mine import Placed, grouped
-from idmetric.data.old_manifest.errors import ManifestError
-from idmetric.data.old_manifest.lineage import lineages, parent_rows, with_parents_found
-from idmetric.data.old_manifest.table import Manifest, merge
+from idmetric.data.curate.mine import grouped, with_parents_found
+from idmetric.data.manifest import ManifestError, merge, take
+from idmetric.data.nearest import Ints
+from idmetric.data.split import blocks, parent_rows, split_name
 
 MIXTURES = ("real", "context", "identity")
 SLOTS = ("anchor", "positive", "negative")
@@ -42,9 +41,9 @@ def parse_ratio(text: str) -> tuple[float, float, float]:
 
 
 def mixture(
-    real: Manifest,
-    context: Manifest | None = None,
-    identity: Manifest | None = None,
+    real: pd.DataFrame,
+    context: pd.DataFrame | None = None,
+    identity: pd.DataFrame | None = None,
     *,
     count: int = 10_000,
     ratio: Sequence[float] = (1.0, 1.0, 1.0),
@@ -52,7 +51,7 @@ def mixture(
     per_identity: int = 1,
     split: str | None = None,
     originals: float = ORIGINALS,
-) -> Manifest:
+) -> pd.DataFrame:
     """A training set of triplets (ID-Sim, section 3.2: 10k triplets of about 10k instances, an even split in three).
 
     Args:
@@ -73,14 +72,13 @@ def mixture(
             edits alone.
 
     Returns:
-        Three rows for each triplet (anchor, positive, negative), with free columns x_mixture and x_source, and for
-        context x_pairing.
+        Three rows for each triplet (anchor, positive, negative), with own columns x_mixture and x_source.
 
     Raises:
         ManifestError: naming the subset with too few instances or with invalid triplets.
     """
-    manifests = {"real": real, "context": context, "identity": identity}
-    builders: dict[str, Callable[[Manifest], dict[str, Draw]]] = {
+    tables = {"real": real, "context": context, "identity": identity}
+    builders: dict[str, Callable[[pd.DataFrame], dict[str, Draw]]] = {
         "real": _real,
         "context": _context,
         "identity": partial(_identity, originals=originals),
@@ -89,40 +87,39 @@ def mixture(
     for name, need in zip(MIXTURES, shares(count, ratio), strict=True):
         if not need:
             continue
-        manifest = manifests[name]
-        if manifest is None:
+        table = tables[name]
+        if table is None:
             raise ManifestError(f"{need} triplets of subset {name!r} need its manifest: give it, or set its ratio to 0")
 
-        manifest = _one_split(manifest, split, name)
-        pools = builders[name](manifest)
+        table = _one_split(table, split, name)
+        pools = builders[name](table)
         triplets = _draw(pools, need, per_identity, (seed, name))
         if len(triplets) < need:
             raise ManifestError(
                 f"subset {name!r} gives {len(triplets)} of {need} triplets, from {len(pools)} instances; an instance "
                 f"needs {_NEEDS[name]}. Add data, or lower the count or this subset's share"
             )
-        parts.append(_written(manifest, triplets, name))
+        parts.append(_written(table, triplets, name))
     if not parts:
         raise ManifestError(f"{count} triplets in the ratio {':'.join(f'{r:g}' for r in ratio)} are zero triplets")
-    splits: set[str | None] = set()
-    for part in parts:
-        splits.update(part.column("split"))
-    names = sorted(name for name in splits if name is not None)
-    if len(names) > 1:
-        raise ManifestError(f"the subsets have the splits {', '.join(names)}: choose one")
-    return with_parents_found(merge(parts, shared=True))
+    mixed = merge(parts, shared=True)
+    splits = sorted(mixed["split"].dropna().unique())
+    if len(splits) > 1:
+        raise ManifestError(f"the subsets have the splits {', '.join(splits)}: choose one")
+    return with_parents_found(mixed)
 
 
-def _one_split(manifest: Manifest, split: str | None, name: str) -> Manifest:
+def _one_split(table: pd.DataFrame, split: str | None, name: str) -> pd.DataFrame:
     """The rows of the split sorted by id, which makes the result independent of their order."""
-    splits = sorted({split_name or "(none)" for split_name in manifest.column("split")})
-    if split is None and len(splits) > 1:
-        raise ManifestError(f"subset {name!r} has the splits {', '.join(splits)}: choose one")
+    splits = table["split"].fillna("(none)")
+    listed = ", ".join(sorted(splits.unique()))
+    if split is None and splits.nunique() > 1:
+        raise ManifestError(f"subset {name!r} has the splits {listed}: choose one")
     if split is not None:
-        manifest = manifest.filter(split=split)
-        if not len(manifest):
-            raise ManifestError(f"subset {name!r} has no rows of split {split!r}; its splits: {', '.join(splits)}")
-    return manifest.take(np.argsort(np.array(manifest.column("id"), dtype=object), kind="stable"))
+        table = take(table, splits == split_name(split))
+        if not len(table):
+            raise ManifestError(f"subset {name!r} has no rows of split {split!r}; its splits: {listed}")
+    return table.sort_values("id", ignore_index=True)
 
 
 def _draw(pools: dict[str, Draw], need: int, per_identity: int, seed: tuple[int, str]) -> list[Triplet]:
@@ -132,7 +129,7 @@ def _draw(pools: dict[str, Draw], need: int, per_identity: int, seed: tuple[int,
     for turn, name in product(range(per_identity), order):
         if len(triplets) == need:
             break
-        rng = np.random.default_rng(hashed(*seed, name, turn)[0])
+        rng = np.random.default_rng(hashed(*seed, name, turn))
         for _ in range(10):  # redraw repeated triplets; the instance may have no others
             triplet = pools[name](rng)
             if triplet is not None and triplet not in triplets:
@@ -141,47 +138,42 @@ def _draw(pools: dict[str, Draw], need: int, per_identity: int, seed: tuple[int,
     return list(triplets)
 
 
-def _real(manifest: Manifest) -> dict[str, Draw]:
-    """identity -> function that draws one of its mined triplets."""
-    names = manifest.column("identity")
-    groups: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for row, (group, slot) in enumerate(zip(manifest.column("group"), manifest.column("slot"), strict=True)):
-        if group is not None:
-            groups[group][slot].append(row)
+def _rows_of(table: pd.DataFrame, is_chosen: pd.Series) -> dict[str, Ints]:
+    """identity -> its rows among the chosen ones."""
+    rows: dict[str, Ints] = table.groupby(table["identity"].where(is_chosen)).indices
+    return rows
 
-    triplets: dict[str, list[dict[str, list[int]]]] = defaultdict(list)
-    for group, slots in groups.items():
-        if not all(slots[slot] for slot in SLOTS):
+
+def _real(table: pd.DataFrame) -> dict[str, Draw]:
+    """identity -> function that draws one of its mined triplets."""
+    names = table["identity"].to_numpy()
+    triplets: dict[str, list[list[Ints]]] = {}
+    for group, rows in table.groupby("group", sort=False):
+        slots = [rows.index[rows["slot"] == slot] for slot in SLOTS]
+        if not all(map(len, slots)):
             continue
-        identity = names[slots["anchor"][0]]
-        positives = {names[row] for row in slots["positive"]}
-        negatives = {names[row] for row in slots["negative"]}
-        if positives != {identity} or identity in negatives:
+        anchors, positives, negatives = slots
+        identity = names[anchors[0]]
+        if set(names[positives]) != {identity} or identity in names[negatives]:
             raise ManifestError(
                 f"subset 'real', group {group!r}: a positive of another identity than the anchor's, or a negative of "
                 "the same"
             )
-        triplets[identity].append(slots)
+        triplets.setdefault(identity, []).append(slots)
 
-    def draw(options: list[dict[str, list[int]]], rng: np.random.Generator) -> Triplet:
-        slots = options[rng.integers(len(options))]
-        anchor, positive, negative = (int(rng.choice(slots[slot])) for slot in SLOTS)
+    def draw(options: list[list[Ints]], rng: np.random.Generator) -> Triplet:
+        anchor, positive, negative = (int(rng.choice(rows)) for rows in options[rng.integers(len(options))])
         return anchor, positive, negative
 
     return {name: partial(draw, options) for name, options in triplets.items()}
 
 
-def _context(manifest: Manifest) -> dict[str, Draw]:
+def _context(table: pd.DataFrame) -> dict[str, Draw]:
     """identity -> function that draws a pair of it in one of the three pairings, and an image of another instance."""
-    originals: dict[str, list[int]] = defaultdict(list)
-    edits: dict[str, list[int]] = defaultdict(list)
-    for row, (name, role) in enumerate(zip(manifest.column("identity"), manifest.column("role"), strict=True)):
-        if name is not None and role == "real":
-            originals[name].append(row)
-        elif name is not None and role == "context-edit":
-            edits[name].append(row)
-    names = sorted(name for name in originals if len(edits[name]) >= 2)
-    draw_stranger = _strangers(manifest, {name: originals[name][0] for name in names})
+    originals = _rows_of(table, table["role"] == "real")
+    edits = _rows_of(table, table["role"] == "context-edit")
+    names = sorted(name for name in originals if len(edits.get(name, ())) >= 2)
+    draw_stranger = _strangers(table, {name: originals[name][0] for name in names})
 
     def draw(name: str, rng: np.random.Generator) -> Triplet | None:
         pairing = PAIRINGS[rng.integers(3)]
@@ -202,13 +194,13 @@ def _context(manifest: Manifest) -> dict[str, Draw]:
     return {name: partial(draw, name) for name in names}
 
 
-def _strangers(manifest: Manifest, rows: dict[str, int]) -> Callable[[np.random.Generator, int], str | None]:
+def _strangers(table: pd.DataFrame, rows: Mapping[str, int]) -> Callable[[np.random.Generator, int], str | None]:
     """A function that draws an instance of another family than a row's; None if there is no other family.
 
     Args:
         rows: instance -> one of its rows.
     """
-    family = lineages(manifest)
+    family = blocks(table, groups=False)
     names = sorted(rows)
     has_several = len(np.unique(family[list(rows.values())])) > 1
 
@@ -222,22 +214,15 @@ def _strangers(manifest: Manifest, rows: dict[str, int]) -> Callable[[np.random.
     return draw
 
 
-def _identity(manifest: Manifest, originals: float) -> dict[str, Draw]:
+def _identity(table: pd.DataFrame, originals: float) -> dict[str, Draw]:
     """identity -> function that draws two of its originals, and an identity-edit of one of its images or, with
     probability `originals`, an original of another instance."""
-    names = manifest.column("identity")
-    parents = parent_rows(manifest)
-    real: dict[str, list[int]] = defaultdict(list)
-    edits: dict[str, list[int]] = defaultdict(list)
-    for row, role in enumerate(manifest.column("role")):
-        if role == "real" and names[row] is not None:
-            real[names[row]].append(row)
-        elif role == "identity-edit" and parents[row] >= 0:
-            edited = names[parents[row]]
-            if edited is not None and edited != names[row]:
-                edits[edited].append(row)
-
-    draw_stranger = _strangers(manifest, {name: rows[0] for name, rows in real.items()})
+    real = _rows_of(table, table["role"] == "real")
+    parents = parent_rows(table)
+    edited = table["identity"].iloc[parents].reset_index(drop=True)  # the identity that was edited
+    is_edit = (table["role"] == "identity-edit") & (parents >= 0) & (edited != table["identity"])
+    edits = table.groupby(edited.where(is_edit)).indices
+    draw_stranger = _strangers(table, {name: rows[0] for name, rows in real.items()})
 
     def draw(name: str, rng: np.random.Generator) -> Triplet | None:
         anchor, positive = rng.permutation(real[name])[:2].tolist()
@@ -256,21 +241,10 @@ _NEEDS = {
 }
 
 
-def _written(manifest: Manifest, triplets: list[Triplet], name: str) -> Manifest:
+def _written(table: pd.DataFrame, triplets: list[Triplet], name: str) -> pd.DataFrame:
     """The rows of triplets as groups of a subset."""
-    similarity: list[Any] = [None] * len(manifest)
-    if name == "real" and "x_similarity" in manifest.table.column_names:
-        values = manifest.column("x_similarity")
-        similarity = [None if value is None else float(value) for value in values]  # CSV has text
-    roles = manifest.column("role")
-    rows: list[Placed] = []
-    pairings: list[str | None] = []
-    for number, triplet in enumerate(triplets):
-        for row, slot in zip(triplet, SLOTS, strict=True):
-            rows.append(Placed(row, f"{name}-{number:06d}", slot, similarity[row]))
-        pairing = None
-        if name == "context":
-            kinds = ["edited" if roles[row] == "context-edit" else "original" for row in triplet[:2]]
-            pairing = "-".join(kinds)
-        pairings += [pairing] * 3
-    return grouped(manifest, rows).replace(x_mixture=name, x_pairing=pairings)
+    placed = pd.DataFrame({"row": np.ravel(triplets), "slot": SLOTS * len(triplets)})
+    placed["group"] = [f"{name}-{number // 3:06d}" for number in range(len(placed))]
+    if name == "real" and "x_similarity" in table:
+        placed["similarity"] = table["x_similarity"].loc[placed["row"]].to_numpy()
+    return grouped(table, placed).assign(x_mixture=name)

@@ -17,13 +17,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 from PIL import Image
 
-from idmetric.data.curate.masking import missing_masks
 from idmetric.data.generate.compose import Pair, Parameters, read_pair
 from idmetric.data.generate.engine import Engine
 from idmetric.data.generate.weights import Rejection, Weighted
 from idmetric.data.generate.wording import Wording
+from idmetric.data.old_manifest.lineage import has_image
 from idmetric.data.old_manifest.table import Manifest, Row
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files import StrPath, read_json_file, replacing
@@ -296,7 +297,7 @@ def require(manifest: Manifest, *columns: str) -> None:
     for column in columns:
         missing = [index for index, value in enumerate(manifest.column(column)) if value is None]
         if column == "mask":
-            missing = missing_masks(manifest)
+            missing = np.flatnonzero(~has_image(manifest, "mask")).tolist()
         if missing:
             listed = ", ".join(first_few([f"row {index + 1} ({ids[index]})" for index in missing]))
             raise RequestError(

@@ -210,6 +210,7 @@ def smoke_data(folder: Path) -> Manifest:
     """Triplets of all three kinds from a few painted identities, some of them to validate."""
     from idmetric.data.curate.mine import hard_negatives
     from idmetric.data.curate.triplets import mixture
+    from idmetric.data.old_manifest.bridge import to_frame, to_manifest
     from idmetric.data.old_manifest.table import merge, read
     from idmetric.data.painter import Painter
 
@@ -220,8 +221,9 @@ def smoke_data(folder: Path) -> Manifest:
     for row in range(len(world)):
         small = world.image(row).resize((4, 4))
         colors.append(np.asarray(small, np.float32).ravel())
-    mined = hard_negatives(world, np.stack(colors))
-    train = mixture(mined, world, world, count=12, split="train", per_identity=2)
-    val = mixture(mined, world, world, count=6, split="val", per_identity=2)
+    table = to_frame(world)
+    mined = hard_negatives(table, np.stack(colors))
+    train = to_manifest(mixture(mined, table, table, count=12, split="train", per_identity=2))
+    val = to_manifest(mixture(mined, table, table, count=6, split="val", per_identity=2))
     merge([train, val], shared=True).write(folder / "triplets.parquet")
     return read(folder / "triplets.parquet")

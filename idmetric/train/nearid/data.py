@@ -18,6 +18,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from idmetric.data.curate.masking import MASK_PROB, draw_masking, require_masks
+from idmetric.data.old_manifest.bridge import to_frame
 from idmetric.data.old_manifest.lineage import VIEW_ROLES, image_keys, parent_rows
 from idmetric.data.old_manifest.table import Manifest, ManifestError
 from idmetric.train.batches import TRAINING, fingerprint, rows_in
@@ -192,7 +193,7 @@ def check(
         )
     if shape.mask_prob > 0:
         try:
-            require_masks(data.take(rows_of(identities)))
+            require_masks(to_frame(data.take(rows_of(identities))))
         except ManifestError as error:
             raise ManifestError(
                 f"{error} (`idmetric data import nearid` and `import mtg` do; edits use the mask of their "

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from idmetric.data.curate.masking import inherit_masks
+from idmetric.data.old_manifest.bridge import to_frame, to_manifest
 from idmetric.data.old_manifest.table import Manifest, merge
 from idmetric.train import augment
 from idmetric.train.batches import VALIDATION, Pictures, check_batch, check_held_out, rows_in, share
@@ -61,7 +62,7 @@ class NearIDRecipe(Interface):
     def __init__(self, config: NearIDTraining, data: Manifest, processes: Processes) -> None:
         self.processes = processes
         identities, notes = find(data, engines=config.engines)
-        data = inherit_masks(data)  # a distractor's mask is that of its view (released code)
+        data = to_manifest(inherit_masks(to_frame(data)))  # a distractor's mask is that of its view (released code)
         check(data, identities, config.shape, notes, oracle=config.objective.startswith("oracle"))
         tuples = items(identities, config.repeat)
         check_batch(config.batch_size, len(tuples), "tuples of identities")

@@ -19,6 +19,7 @@ from PIL import ImageEnhance, ImageOps
 
 from idmetric.evaluate.protocols.generator.outputs import read
 from idmetric.metric.files import replacing
+from idmetric.metric.images import read_image
 
 if TYPE_CHECKING:
     from idmetric.data.old_manifest.table import Manifest
@@ -36,10 +37,10 @@ def example(folder: Path) -> Manifest:
     views = _REFERENCES + len(_PROMPTS) * _SEEDS
     painter = Painter(_SEED, views=views, strengths=(_STRENGTH,), distractors=True)
     painted = painter.paint(folder / "painted", _SUBJECTS)
-    row_of = {name: row for row, name in enumerate(painted.column("id"))}
+    path_of = dict(zip(painted["id"], painted["path"], strict=True))
 
     def write(path: str, subject: int, view: str, brighten: bool = False, mirror: bool = False) -> None:
-        picture = painted.image(row_of[f"painted-{_SEED}-{subject % _SUBJECTS:06d}/view-{view}"])
+        picture = read_image(path_of[f"painted-{_SEED}-{subject % _SUBJECTS:06d}/view-{view}"])
         if brighten:
             picture = ImageEnhance.Brightness(picture).enhance(1.15)
         if mirror:
