@@ -71,14 +71,13 @@ class Backbone(Embedder):
         image_size: input side in pixels; default: the model's own.
         pool: which global feature `cls` compares, see `idmetric.metric.timm_models.final_tokens`.
         resize: "squash" (default) changes both sides to `image_size`; "crop" resizes the shorter side and cuts out the
-            center, as torchvision's Resize and CenterCrop; "hub-crop" as transformers' image processors; "pad" keeps
-            the shape between borders of `background`.
+            center, as torchvision's Resize and CenterCrop; "hub-crop" as transformers' image processors.
         crop_pct: with a crop, the share of the shorter side that is kept; default: that of the pretrained weights.
         interpolation: "bicubic" or "bilinear"; default: that of the pretrained weights.
         weights: local file with the timm model's weights, instead of the Hub's: safetensors, or a .pth file that holds
             a table of tensors alone.
         backbone_args: more arguments of `timm.create_model`.
-        background: color under transparent images, and of the borders.
+        background: color under transparent images.
         revision, device, dtype, cache_dir, token, local_files_only: as for `IDSim`.
 
     Raises:
@@ -201,14 +200,12 @@ class Backbone(Embedder):
 
     @property
     def label(self) -> str:
-        """See `Embedder.label`: with a filter or pooling that is not the model's own, and the color of padding."""
+        """See `Embedder.label`: with a filter or pooling that is not the model's own."""
         label = super().label
         if self._has_other_filter:
             label += f"[{self.interpolation}]"
         if self.settings.pool != "auto" and self.short_name not in NAMED:
             label += f"[{self.settings.pool}]"
-        if self.settings.resize == "pad" and tuple(self.background) != WHITE:
-            label += f"[on {tuple(self.background)}]"
         return label
 
 

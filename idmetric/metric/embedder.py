@@ -40,7 +40,6 @@ from idmetric.metric.images import (
     describe,
     naming,
     picture_pixels,
-    place,
     read_image,
     read_picture,
     split_images,
@@ -214,7 +213,7 @@ class Embedder(nn.Module):
         """Pixels (B, 3, H, W) in [0, 1] at the size at which this model sees them, antialiased, differentiably."""
         height, width = pixels.shape[-2:]
         size = self.size_for(height, width)
-        return self.fit.pixels(pixels, size, self.interpolation, self.background)
+        return self.fit.pixels(pixels, size, self.interpolation)
 
     def normalize(self, pixels: Tensor) -> Tensor:
         """(pixels - mean) / std of (..., 3, H, W) on the model's device, in float32 or better whatever its dtype."""
@@ -267,9 +266,7 @@ class Embedder(nn.Module):
         """
         if picture is None:
             raise ValueError(f"{self.name} reads no text: a text alone has no embedding")
-        pixels = picture_pixels(
-            picture, self.size_for, background=self.background, interpolation=self.interpolation, fit=self.fit
-        )
+        pixels = picture_pixels(picture, self.size_for, interpolation=self.interpolation, fit=self.fit)
         if cover is None:
             return pixels, None
 
@@ -313,7 +310,7 @@ class Embedder(nn.Module):
             patches: False drops the patch tokens.
         """
         device = self.device
-        placed = [place(pixels, device) for pixels, _ in batch]
+        placed = [pixels.to(device) for pixels, _ in batch]
         images = torch.stack(placed)
         embedding = self.embed_pixels(images)
         return weighted(embedding, batch, images) if patches else embedding.without_patches()

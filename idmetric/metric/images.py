@@ -12,23 +12,20 @@ fetched. Damaged files are refused, whatever Pillow's `LOAD_TRUNCATED_IMAGES` sa
 
 from __future__ import annotations
 
-import errno
 import io
 import math
 import os
-import re
-import stat
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NoReturn, Union, get_args
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Union, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageColor, ImageFile, ImageOps, PngImagePlugin, TiffImagePlugin, UnidentifiedImageError
+from PIL import Image, ImageFile, ImageOps, PngImagePlugin, TiffImagePlugin
 
 from idmetric.metric import paths
 from idmetric.metric.errors import RequestError
@@ -38,11 +35,10 @@ if TYPE_CHECKING:
     from torch import Tensor
     from typing_extensions import TypeIs
 
-# str: a path; where several images are asked for, also a folder or a pattern (`paths.listed`). Mappings: images as
-# `datasets` stores them, {"bytes": ..., "path": ...}. File objects are read from where they stand to their end.
-# Arrays: (H, W) or (H, W, C), tensors: (C, H, W), with C = 1, 2 (gray and alpha), 3 or 4; bool, uint8, uint16, or
+# str: a path; where several images are asked for, also a folder or a pattern (`paths.listed`). Arrays: (H, W) or
+# (H, W, C), tensors: (C, H, W), with C = 1, 2 (gray and alpha), 3 or 4; bool, integers up to 255 (uint8) or 65535, or
 # floats in [0, 1]. Where several images are asked for, tensors (B, C, H, W) and arrays (B, H, W, C) count as B images.
-ImageLike = Union[str, os.PathLike[str], bytes, BinaryIO, Image.Image, "NDArray[Any]", "Tensor", Mapping[str, Any]]
+ImageLike = Union[str, os.PathLike[str], bytes, BinaryIO, Image.Image, "NDArray[Any]", "Tensor"]
 Picture = Union[Image.Image, "Tensor"]  # a decoded RGB image, or float pixels (3, H, W) in [0, 1]
 Array = NDArray[Any]
 Color = tuple[int, int, int]
@@ -59,15 +55,15 @@ RESAMPLE = {
 }
 
 # Left out are formats that Pillow decodes pixel by pixel in Python (FITS, QOI, SGI, ...: a file of kilobytes can take
-# minutes) or has another program draw (EPS, WMF). HEIF needs its plugin, pillow-heif.
-_FORMATS = "PNG JPEG MPO WEBP TIFF GIF BMP DIB PPM JPEG2000 AVIF HEIF TGA ICO PSD"
+# minutes) or has another program draw (EPS, WMF). JPEG includes MPO. HEIF needs its plugin, pillow-heif. The first five
+# are loaded at once, the others when a file is none of these.
+_FORMATS = "PNG JPEG BMP GIF PPM DIB WEBP TIFF JPEG2000 ICO PSD AVIF TGA"
 IMAGE_FORMATS = tuple(_FORMATS.split())
 # Where Pillow by default refuses to open an image; about 13,000 x 13,000 pixels, 0.5 GB once decoded.
 MAX_PIXELS = 178_956_970
 MAX_SIDE = 1_000_000  # Pillow takes 50 bytes for each pixel of a side while it resizes an image
-_MAX_TEXT = 2**24  # bytes of a compressed text in a PNG, such as a workflow
+PngImagePlugin.MAX_TEXT_CHUNK = 2**24  # by default a PNG with a workflow of a megabyte counts as damaged
 _ORIENTATION = 0x0112  # the EXIF tag
-_TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)
 STORED = "stored_orientation"  # in a decoded image's `info`: the EXIF orientation that its file was stored in, or None
 SIZE = 96  # side of the small pictures in which copies of an image are found
 
@@ -94,17 +90,13 @@ class MultiFrameWarning(UserWarning):
 
 @contextmanager
 def naming(source: Any) -> Iterator[None]:
-    """Turn an error about an image into an ImageReadError that names it."""
+    """Turn a ValueError about an image into an ImageReadError that names it."""
     try:
         yield
-    except ImageReadError as error:
-        if error.source:
-            raise
-        raise type(error)(describe(source), error.reason) from error
+    except ImageReadError:
+        raise
     except ValueError as error:
         raise ImageReadError(describe(source), str(error)) from error
-    except MemoryError as error:
-        raise ImageReadError(describe(source), "it does not fit in memory: make it smaller") from error
 
 
 # Kinds of images
@@ -131,10 +123,7 @@ def is_image_like(x: object) -> bool:
     """Whether this is of a kind that `ImageLike` names, and not a list of such."""
     if isinstance(x, np.ndarray):
         return x.dtype.kind not in "OU"  # of paths
-    if isinstance(x, Mapping):
-        return "bytes" in x
-    in_memory = (bytes, bytearray, memoryview, Image.Image)
-    kinds = (str, os.PathLike, *in_memory)
+    kinds = (str, os.PathLike, bytes, bytearray, memoryview, Image.Image)
     return isinstance(x, kinds) or is_tensor(x) or hasattr(x, "read")
 
 
@@ -161,46 +150,24 @@ def split_images(images: ImageLike | Iterable[ImageLike]) -> list[ImageLike]:
             raise ImageReadError(error.source, error.reason) from error
     if is_image_like(images):
         return [images]  # type: ignore[list-item]  # is_image_like says so
-    if not isinstance(images, Iterable):
-        raise TypeError(f"{type(images).__name__} is not an image: give a path, bytes, PIL image, array or tensor")
 
     singles: list[ImageLike] = []
-    for image in images:
+    for image in images if isinstance(images, Iterable) else [images]:
         if not is_image_like(image):
-            raise TypeError(f"a list of images may not hold a {type(image).__name__}: give one flat list of images")
+            kind = type(image).__name__
+            raise TypeError(f"{kind} is not an image: give a path, bytes, PIL image, array, tensor, or a list of these")
         singles += split_images(image)  # type: ignore[arg-type]  # is_image_like says so
     return singles
 
 
 def describe(source: Any) -> str:
-    """A short name of an image for messages: its path, or its kind and size."""
-    if isinstance(source, Mapping):
-        source = source.get("path") or source.get("bytes")
+    """A short name of an image for messages: its path, or its kind."""
     if isinstance(source, str | os.PathLike):
-        return os.fspath(source)[:1000] or "''"
+        return os.fspath(source)
     if is_array(source):
-        shape = tuple(source.shape)
-        return f"<{type(source).__name__} of {source.dtype}, shape {shape}>"
-
+        return f"<{type(source).__name__} of {source.dtype}, shape {tuple(source.shape)}>"
     name = getattr(source, "filename", "") or getattr(source, "name", "")
-    if isinstance(name, str) and name:
-        return name
-    if isinstance(source, Image.Image):
-        return f"<PIL image {source.width}x{source.height} {source.mode}>"
-    return f"<{type(source).__name__}>"
-
-
-def color_of(label: MaskId) -> Color:
-    """The color that a label of a mask names, such as "#ff0000"; ValueError for another value."""
-    red, green, blue = ImageColor.getrgb(str(label))[:3]
-    return red, green, blue
-
-
-def number_of(label: MaskId) -> int:
-    """The index or value that a label of a mask names; ValueError for another value, and for the background, 0."""
-    if not re.fullmatch("0*[1-9][0-9]*", str(label)):
-        raise ValueError(f"mask_id {label!r} is not a label: give a whole number above 0, as 0 is the background")
-    return int(label)
+    return str(name or f"<{type(source).__name__}>")
 
 
 # Files opened and decoded by Pillow, within limits, upright
@@ -217,10 +184,8 @@ class Named(io.BytesIO):
 def read_file(path: StrPath) -> Named:
     """All bytes of a file; ImageReadError as for `open_image`."""
     name = describe(path)
-    try:
+    with _explaining(name):
         return Named(read_bytes(checked_path(path, name)), name)
-    except OSError as error:
-        _refuse(error, name)
 
 
 def open_image(source: ImageLike, upright: bool = True) -> Image.Image:
@@ -230,66 +195,63 @@ def open_image(source: ImageLike, upright: bool = True) -> Image.Image:
         source: as for `read_image`, except float arrays and tensors.
         upright: whether to turn it by its EXIF orientation.
     """
-    name = describe(source)
     if is_array(source):
         with naming(source):
-            return image_of_array(source)
-    if isinstance(source, Image.Image):
-        with _DECODING:
-            return _decoded(source, name, upright)
+            values = _eight_bit(channels_last(source))
+            return Image.fromarray(values[..., 0] if values.shape[2] == 1 else values)
 
-    file = _file(source, name)
-    try:
-        image = open_file(file)
-    except Exception as error:  # plugins raise many kinds of error on damaged headers
-        _refuse(error, name)
-    with image:
-        return _decoded(image, name, upright, is_file=True)
+    name = describe(source)
+    with _explaining(name), _refusing_damage():
+        if isinstance(source, Image.Image):
+            with _DECODING:
+                return _decoded(source, name, upright)
+        with open_file(_file(source, name)) as file:
+            return _decoded(file, name, upright)
 
 
 def open_file(file: BinaryIO | StrPath) -> Image.Image:
     """Pillow's `Image.open` for the formats of `IMAGE_FORMATS` alone; it reads only the file's head."""
-    Image.preinit()  # PNG, JPEG and others; the modules of all formats take 25 ms to import
-    with _refusing_damage():
-        try:
-            formats = [name for name in IMAGE_FORMATS if name in Image.OPEN]
-            return Image.open(file, formats=formats)
-        except UnidentifiedImageError:
-            Image.init()  # HEIF is there if its plugin was registered
-            formats = [name for name in IMAGE_FORMATS if name in Image.OPEN]
-            return Image.open(file, formats=formats)
+    registered = Image.OPEN.keys() & {"HEIF"}
+    return Image.open(file, formats=[*IMAGE_FORMATS, *registered])
 
 
 _DECODING = threading.Lock()  # of PIL images in memory: two threads may hold one that is not decoded yet
-_SETTINGS = threading.Lock()  # of the three below
-_count_refusing = 0  # how many blocks of `_refusing_damage` are running
-_reads_on = False  # Pillow's settings outside of them
-_max_text = 0
+_SETTING = threading.Lock()  # of the two below
+_count_refusing = 0  # how many threads are in `_refusing_damage`
+_reads_on = False  # Pillow's setting outside of it
 
 
 @contextmanager
 def _refusing_damage() -> Iterator[None]:
-    """Have Pillow raise on damaged files in this block, also where another library had it read on.
-
-    It also reads PNGs with texts that are longer than by default. Several threads may be in such blocks; the last one
-    that leaves restores the settings.
-    """
-    global _count_refusing, _reads_on, _max_text
-    with _SETTINGS:
+    """Have Pillow raise on damaged files in this block, also where another library had it read on."""
+    global _count_refusing, _reads_on
+    with _SETTING:
         if not _count_refusing:
             _reads_on = ImageFile.LOAD_TRUNCATED_IMAGES
-            _max_text = PngImagePlugin.MAX_TEXT_CHUNK
-            ImageFile.LOAD_TRUNCATED_IMAGES = False
-            PngImagePlugin.MAX_TEXT_CHUNK = _MAX_TEXT
+        ImageFile.LOAD_TRUNCATED_IMAGES = False
         _count_refusing += 1
     try:
         yield
     finally:
-        with _SETTINGS:
+        with _SETTING:
             _count_refusing -= 1
             if not _count_refusing:
                 ImageFile.LOAD_TRUNCATED_IMAGES = _reads_on
-                PngImagePlugin.MAX_TEXT_CHUNK = _max_text
+
+
+@contextmanager
+def _explaining(name: str) -> Iterator[None]:
+    """Turn every error of Pillow and of the system into an ImageReadError; Pillow raises many kinds."""
+    try:
+        yield
+    except (ImageReadError, Warning):
+        raise
+    except Exception as error:
+        reason = (
+            f"it is damaged, cut short, closed, or no image of a known format ({error!r}): save it as PNG or JPEG "
+            "(HEIC needs pip install pillow-heif and, in Python, pillow_heif.register_heif_opener())"
+        )
+        raise ImageReadError(name, reason) from error
 
 
 def is_animated(image: Image.Image) -> bool:
@@ -301,53 +263,40 @@ def is_animated(image: Image.Image) -> bool:
 
 
 def stored_orientation(image: Image.Image) -> int | None:
-    """The note under `STORED`; None without one, and for a PNG's own text under that key."""
-    note = image.info.get(STORED)
-    return note if isinstance(note, int) else None
+    """The note under `STORED`, 1 to 8; None without one."""
+    orientation: int | None = image.info.get(STORED)
+    return orientation
 
 
 def _file(source: Any, name: str) -> BinaryIO | str:
     """The source as Pillow opens it: an existing file's path, or bytes in memory."""
-    if isinstance(source, Mapping):
-        source = source.get("bytes") or source.get("path") or b""
     if isinstance(source, str | os.PathLike):
         return checked_path(source, name)
-
     data = source
-    if isinstance(source, Named):  # may be read again
+    if isinstance(source, io.BytesIO):  # wherever it stands
         data = source.getvalue()
     elif hasattr(source, "read"):
         data = source.read()
+
     if isinstance(data, str):
         raise ImageReadError(name, "it gives text: open the file in mode 'rb'")
-    if not isinstance(data, bytes | bytearray | memoryview):
-        raise TypeError(f"{type(data).__name__} is not an image: give a path, bytes, PIL image, array or tensor")
     if not data:
-        raise ImageReadError(name, "it is empty: fetch or write it again; a file object already read needs seek(0)")
+        raise ImageReadError(name, "it is empty; a file object that was read already needs seek(0)")
     return io.BytesIO(data)
 
 
 def checked_path(source: StrPath, name: str) -> str:
-    """The path of a file that can be opened."""
+    """The path of a file that can be opened; ImageReadError for others."""
     path = os.fspath(source)
+    if os.path.isfile(path):
+        return path
     if paths.is_address(path):
-        raise ImageReadError(name, "addresses (URLs) are not fetched: download it and give the file's path")
-    try:
-        status = os.stat(path)
-    except PermissionError as error:
-        _refuse(error, name)
-    except (OSError, ValueError) as error:
-        raise ImageReadError(name, paths.ABSENT) from error
-
-    if stat.S_ISDIR(status.st_mode):
-        raise ImageReadError(name, "it is a folder: give the image files in it")
-    if not stat.S_ISREG(status.st_mode):  # opening one may wait for ever
-        raise ImageReadError(name, "it is a pipe or a device: give a file with its content")
-    if not status.st_size:
-        raise ImageReadError(name, "the file is empty: fetch or write it again")
-    if paths.is_embedding_file(path):
-        raise ImageReadError(name, "it holds embeddings: `score`, `match` and `IdentityLoss` take it as references")
-    return path
+        reason = "addresses (URLs) are not fetched: download it and give the file's path"
+    elif os.path.exists(path):
+        reason = "it is a folder, a pipe or a device: give an image file"  # opening a pipe may wait for ever
+    else:
+        reason = paths.ABSENT
+    raise ImageReadError(name, reason)
 
 
 def check_paths(*sources: Any) -> None:
@@ -358,150 +307,80 @@ def check_paths(*sources: Any) -> None:
                 checked_path(path, describe(path))
 
 
-def _decoded(image: Image.Image, name: str, upright: bool, is_file: bool = False) -> Image.Image:
-    """See `open_image`; `is_file`: nobody else holds the image."""
-    has_more_frames = False
-    try:
-        with _refusing_damage():
-            _check_size(image)
-            _check_readable(image, name)
-            has_more_frames = image.tell() == 0 and is_animated(image)
-            # before decoding, by which Pillow forgets the depth
-            has_16_bits = any(";16" in str(tile[3]) for tile in getattr(image, "tile", ()))
-            if image.format != "TIFF":  # which decoding turns; a damaged PNG shows when it is decoded, not by its EXIF
-                image.load()
-            orientation = _exif_orientation(image, name) if upright else None
-            image.load()
-
-        decoded = image
-        if upright and has_16_bits and not image.mode.startswith("I"):  # Pillow keeps the upper 8 of them
-            highest = max(np.ravel(convert(image, "RGB").getextrema()))
-            _check_depth(256 * int(highest) + 255)
-        if upright and orientation in (None, 1):
-            decoded = image._new(image.im) if is_file else image.copy()  # the former as `copy`, with the same pixels
-        elif upright:
-            decoded = ImageOps.exif_transpose(image)
-    except MemoryError:  # which `naming` explains
-        raise
-    except Exception as error:  # a truncated file raises OSError, SyntaxError, struct.error, ... by format
-        _refuse(error, name)
-
-    if has_more_frames:
-        message = f"{name} has several frames: only the first is used (open it with Pillow and seek for another)"
-        warnings.warn(message, MultiFrameWarning, stacklevel=5)
-    if upright:
-        decoded.info[STORED] = orientation or stored_orientation(image)
-    return decoded
-
-
-def _exif_orientation(image: Image.Image, name: str) -> int | None:
-    """1 to 8; None without one."""
-    try:
-        value = image.getexif().get(_ORIENTATION)
-    except Exception:  # a damaged EXIF block must not lose a good image
-        warnings.warn(f"{name} has an unreadable EXIF block: its orientation is not applied", stacklevel=6)
-        return None
-    return value if value in range(1, 9) else None
-
-
-def _check_size(image: Image.Image) -> None:
-    pixels = image.width * image.height
-    if not 0 < pixels <= MAX_PIXELS or max(image.size) > MAX_SIDE:
+def _decoded(image: Image.Image, name: str, upright: bool) -> Image.Image:
+    """See `open_image`."""
+    if not 0 < image.width * image.height <= MAX_PIXELS or max(image.size) > MAX_SIDE:
         limits = f"1 to {MAX_PIXELS} in all, and {MAX_SIDE} a side, are allowed"
-        raise ImageReadError("", f"it has {image.width} x {image.height} pixels, but {limits}: resize it")
+        raise ImageReadError(name, f"it has {image.width} x {image.height} pixels, but {limits}: resize it")
+    if isinstance(image, TiffImagePlugin.TiffImageFile):
+        _check_tiff(image, name)
+    if image.tell() == 0 and is_animated(image):
+        message = f"{name} has several frames: only the first is used (open it with Pillow and seek for another)"
+        warnings.warn(message, MultiFrameWarning, stacklevel=2)
+    if not upright:
+        image.load()
+        return image
+
+    # before decoding, by which Pillow forgets the depth, and turns a TIFF
+    has_16_bits = any(";16" in str(tile[3]) for tile in getattr(image, "tile", ()))
+    orientation = image.getexif().get(_ORIENTATION)
+    image.load()
+    if has_16_bits and not image.mode.startswith("I"):  # Pillow keeps the upper 8 of them
+        _check_depth(256 * int(np.asarray(image).max()) + 255)
+    turned = ImageOps.exif_transpose(image)
+    turned.info[STORED] = orientation if orientation in range(1, 9) else stored_orientation(image)
+    return turned
 
 
 _NEW_SUBFILE_TYPE = 254
-_DNG_VERSION = 50706
+# values of PhotometricInterpretation
+_GRAY_OR_RGB = (1, 2)
+_EIGHT_BIT = (0, 1, 2, 5, 6)  # and gray with white as zero, CMYK, YCbCr
 
 
-def _check_readable(image: Image.Image, name: str) -> None:
-    """Refuse raw files, thumbnails, and what Pillow (13.0) decodes to wrong pixels without an error."""
-    is_misread = False
-    if image.format == "PNG" and "transparency" in image.info and getattr(image, "tile", None):
-        raw_mode = image.tile[0][3]  # type: ignore[attr-defined]
-        is_misread = raw_mode in ("L;2", "L;4", "I;16B")  # pixels are scaled, their transparent value is not
+def _check_tiff(image: TiffImagePlugin.TiffImageFile, name: str) -> None:
+    """Refuse raw files, thumbnails, and layouts that Pillow (13.0) decodes to wrong pixels without an error."""
+    tags = image.tag_v2
+    is_thumbnail = bool(tags.get(_NEW_SUBFILE_TYPE, 0) & 1) and image.tell() == 0
+    if is_thumbnail or name.lower().endswith(paths.RAW_ENDINGS):
+        raise ImageReadError(name, "it is a camera raw file, or begins with a thumbnail: convert it to PNG or JPEG")
 
-    if isinstance(image, TiffImagePlugin.TiffImageFile):
-        tags = image.tag_v2
-        is_thumbnail = bool(tags.get(_NEW_SUBFILE_TYPE, 0) & 1) and image.tell() == 0
-        is_raw = _DNG_VERSION in tags or name.lower().endswith(paths.RAW_ENDINGS)
-        if is_thumbnail or is_raw:
-            raise ImageReadError("", "it is a camera raw file, or begins with a thumbnail: convert it to PNG or JPEG")
-        bits = max(tags.get(TiffImagePlugin.BITSPERSAMPLE, (1,)))
-        is_signed = 2 in tags.get(TiffImagePlugin.SAMPLEFORMAT, (1,))
-        is_white_zero = tags.get(TiffImagePlugin.PHOTOMETRIC_INTERPRETATION, 0) == 0
-        is_planar = tags.get(TiffImagePlugin.PLANAR_CONFIGURATION, 1) == 2
-        compression = image.info.get("compression")
-        is_swapped = tags.prefix == TiffImagePlugin.MM and compression != "raw"
-        has_dark_palette = image.mode == "P" and max(tags[TiffImagePlugin.COLORMAP]) < 256
-        is_misread = is_planar or has_dark_palette or (is_signed and bits == 8)
-        is_misread |= bits > 8 and (is_white_zero or is_swapped)
-    if is_misread:
-        reason = f"this {image.format} is stored in a way that Pillow would read as another picture"
-        raise ImageReadError("", f"{reason}: save it as PNG with 8 bits by another program, such as ImageMagick")
+    is_deep = max(tags.get(TiffImagePlugin.BITSPERSAMPLE, (1,))) > 8
+    is_big_endian = tags.prefix == TiffImagePlugin.MM
+    is_planar = tags.get(TiffImagePlugin.PLANAR_CONFIGURATION, 1) == 2
+    plain_kinds = _GRAY_OR_RGB if is_deep else _EIGHT_BIT
+    is_plain = tags.get(TiffImagePlugin.PHOTOMETRIC_INTERPRETATION, 0) in plain_kinds
+    if is_planar or not is_plain or (is_deep and is_big_endian):
+        reason = "Pillow may read this kind of TIFF as another picture: save it as PNG by another program"
+        raise ImageReadError(name, reason)
 
 
-def _refuse(error: Exception, name: str) -> NoReturn:
-    """Raise an ImageReadError that explains an error; if files cannot be opened any more, the error itself."""
-    if isinstance(error, OSError) and error.errno in _TOO_MANY_FILES:
-        raise error
-    if isinstance(error, ImageReadError):
-        reason = error.reason
-    elif name.lower().endswith(paths.VIDEO_ENDINGS):
-        reason = "it is a video: clips are compared by `idmetric match`, with images as references"
-    elif isinstance(error, UnidentifiedImageError):
-        reason = (
-            "it is not an image of a known format, or its head is damaged: save it as PNG or JPEG (HEIC needs "
-            "pip install pillow-heif and, in Python, pillow_heif.register_heif_opener())"
-        )
-    else:
-        problem = str(error) or type(error).__name__
-        reason = f"it cannot be read, as it is damaged, cut short, closed or too large ({problem})"
-    raise ImageReadError(name, reason) from error
+# Arrays and tensors: layout, range, 16-bit values and transparency; ValueError with the reason
 
 
-# PIL images, arrays and tensors: layout, range, 16-bit values and transparency; ValueError with the reason
-
-
-def convert(image: Image.Image, mode: str) -> Image.Image:
-    """The image in a mode: itself, if it has that mode already."""
-    if image.mode == mode:
-        return image
-    try:
-        return image.convert(mode)
-    except (OSError, TypeError, ValueError) as error:  # such as a transparency entry of the wrong kind
-        raise ValueError(f"mode {image.mode} cannot be made {mode} ({error}): convert it first") from error
-
-
-def single_image(source: Any) -> Any:
-    """One image with three axes: (C, H, W) of a tensor, (H, W, C) of an array, 1 to 4 channels."""
-    channel_axis = 0 if is_tensor(source) else 2
+def channels_first(source: Any) -> Any:
+    """One image with three axes, (C, H, W), of 1 to 4 channels; arrays come as (H, W, C)."""
     image = source
     if source.ndim == 2:
-        image = source[None] if is_tensor(source) else source[..., None]
-    if image.ndim != 3 or image.shape[channel_axis] not in (1, 2, 3, 4):
+        image = source[None]
+    elif source.ndim == 3 and not is_tensor(source):
+        image = np.moveaxis(source, 2, 0)
+    if image.ndim != 3 or len(image) not in (1, 2, 3, 4) or 0 in image.shape:
         layouts = "(C, H, W) as a tensor, (H, W, C) or (H, W) as an array"
         raise ValueError(f"one image has shape {layouts}, with 1 to 4 channels: permute it, or index a batch")
-    if 0 in image.shape:
-        raise ValueError("it has no pixels")
     return image
 
 
 def channels_last(source: Tensor | Array) -> Array:
     """A copy of one image as an array (H, W, C) in the machine's byte order; floats become float32."""
-    x = single_image(source)
+    x = channels_first(source)
     if is_tensor(x):
-        x = x.detach().permute(1, 2, 0).cpu()
-        if x.is_floating_point():
-            x = x.float()  # numpy has no bfloat16
-        x = x.numpy()
+        x = x.detach().cpu()
+        x = (x.float() if x.is_floating_point() else x).numpy()  # which has no bfloat16
     if x.dtype.kind not in "biuf":
         raise ValueError(f"pixels of type {x.dtype} are not understood: use integers, or floats in [0, 1]")
-    native = x.dtype.newbyteorder("=")
-    dtype = np.float32 if native.kind == "f" else native
-    array: Array = x.astype(dtype)
-    return array
+    dtype = np.float32 if x.dtype.kind == "f" else x.dtype.newbyteorder("=")
+    return np.ascontiguousarray(np.moveaxis(x, 0, 2), dtype)
 
 
 def image_of_pixels(pixels: Tensor) -> Image.Image:
@@ -511,23 +390,18 @@ def image_of_pixels(pixels: Tensor) -> Image.Image:
     return Image.fromarray(np.ascontiguousarray(array))
 
 
-def image_of_array(source: Tensor | Array) -> Image.Image:
-    """One integer or bool image as an image of as many channels: 8 bits, or 16 of gray."""
-    array = channels_last(source)
-    if array.dtype == np.bool_:
-        array = array * np.uint8(255)
-    if array.dtype == np.uint16 and array.shape[2] > 1:
-        color = array[..., :3] if array.shape[2] > 2 else array[..., :1]  # without alpha
-        _check_depth(int(color.max()))
-        array = _scaled(array)
-    if array.dtype not in (np.uint8, np.uint16):
-        raise ValueError(f"pixels of type {array.dtype} are not understood: use uint8, uint16, bool, or floats")
-    return Image.fromarray(array[..., 0] if array.shape[2] == 1 else array)
-
-
-def _scaled(array: Array) -> NDArray[np.uint8]:
-    """16-bit values, rounded to 8 bits."""
-    rounded = np.rint(array / np.float32(257))  # 65535 = 257 * 255
+def _eight_bit(values: Array) -> NDArray[np.uint8]:
+    """Bools or integers of any shape as 8 bits; wider than 8 bits, they span 0 to 65535."""
+    if values.dtype == np.bool_:
+        return values * np.uint8(255)
+    if values.dtype == np.uint8:
+        return values
+    low = int(values.min())
+    high = int(values.max())
+    if low < 0 or high > 65535:
+        raise ValueError(f"integer pixels must lie in [0, 65535], found [{low}, {high}]: rescale them")
+    _check_depth(high)
+    rounded = np.rint(values / np.float32(257))  # 65535 = 257 * 255
     return rounded.astype(np.uint8)
 
 
@@ -540,39 +414,19 @@ def _check_depth(highest: int) -> None:
         )
 
 
-def _eight_bit(image: Image.Image) -> Image.Image:
-    """An integer image (I, I;16, ...) as L."""
-    values = np.asarray(image)
-    low = int(values.min())
-    high = int(values.max())
-    if low < 0 or high > 65535:
-        raise ValueError(f"integer pixels must lie in [0, 65535], found [{low}, {high}]: rescale them")
-    _check_depth(high)
-    return Image.fromarray(_scaled(values))
-
-
 def check_pixels(pixels: Tensor) -> None:
     """Check that float pixels of any shape lie in [0, 1], up to float rounding."""
     import torch
 
     if not pixels.numel():
         raise ValueError("it has no pixels")
-    values = pixels.detach()
-    if values.dtype != torch.float64:
-        values = values.float()  # 8-bit floats know no aminmax
-    least, most = torch.stack(torch.aminmax(values)).tolist()
+    least, most = torch.stack(torch.aminmax(pixels.detach().float())).tolist()
     if least >= -1e-4 and most <= 1 + 1e-4:  # NaN fails this
         return
-
-    if not np.isfinite([least, most]).all():
-        advice = "find where NaN or infinity came from"
-    elif most > 3:
-        advice = "divide by 65535" if most > 255 else "divide by 255"
-    elif least < -1e-4:
-        advice = "(x + 1) / 2 maps [-1, 1] there; undo another normalization by x * std + mean"
-    else:
-        advice = "clamp what overshoots"
-    raise ValueError(f"float pixels must lie in [0, 1], found [{least:.4g}, {most:.4g}]: {advice}")
+    raise ValueError(
+        f"float pixels must lie in [0, 1], without NaN, found [{least:.4g}, {most:.4g}]: divide by 255 what goes to "
+        "255, map [-1, 1] by (x + 1) / 2, and undo another normalization by x * std + mean"
+    )
 
 
 def float_pixels(source: Tensor | Array, background: Color) -> Tensor:
@@ -581,7 +435,7 @@ def float_pixels(source: Tensor | Array, background: Color) -> Tensor:
 
     if not is_tensor(source):
         source = torch.from_numpy(channels_last(source)).permute(2, 0, 1)
-    pixels: Tensor = single_image(source)
+    pixels: Tensor = channels_first(source)
     check_pixels(pixels)
     if pixels.dtype != torch.float64:
         pixels = pixels.float()
@@ -603,13 +457,6 @@ def check_interpolation(name: str) -> None:
         raise ValueError(f"unknown interpolation {name!r}: choose one of {', '.join(RESAMPLE)}")
 
 
-def place(pixels: Tensor, device: Any) -> Tensor:
-    """Move to a device, or nowhere for None; MPS has no float64, so it becomes float32 there."""
-    if device is not None and str(device).startswith("mps"):
-        pixels = pixels.float()
-    return pixels.to(device)
-
-
 def resize_antialiased(x: Tensor, size: Sides, interpolation: str) -> Tensor:
     """Resize (B, C, H, W), of any range of values, to (B, C, *size); differentiable, computed in float32 or better.
 
@@ -618,11 +465,8 @@ def resize_antialiased(x: Tensor, size: Sides, interpolation: str) -> Tensor:
     import torch
     import torch.nn.functional as F
 
-    if size[1] == 1 < size[0]:  # torch's CPU kernel gets one column wrong (seen in 2.15), but not one row
-        return resize_antialiased(x.mT, (1, size[0]), interpolation).mT
     # CPUs lack the kernels for 16-bit floats, and MPS lacks them all in some versions of torch
-    dtype = torch.promote_types(x.dtype, torch.float32)
-    wide = x.to(dtype)
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
     if x.device.type == "mps":
         wide = wide.cpu()
     resized = F.interpolate(wide, tuple(size), mode=interpolation, align_corners=False, antialias=True)
@@ -659,23 +503,18 @@ def _averaged_last_axis(x: Tensor, count: int) -> Tensor:
     length = x.shape[-1]
     edges = torch.arange(count + 1, dtype=dtype, device=x.device) * length / count
     last_pixel = edges.long().clamp(max=length - 1)
-    beyond = edges - last_pixel - 1
 
-    means = []
-    for rows in torch.split(x, 256, dim=-2):  # in parts, as sums take 8 bytes a pixel
-        # the sum up to each edge: of whole pixels, less what of the last one lies beyond the edge
-        whole = rows.cumsum(-1, dtype=dtype)[..., last_pixel]
-        sums = whole + beyond * rows[..., last_pixel]
-        means.append(sums.diff(dim=-1) * (count / length))
-    return torch.cat(means, dim=-2)
+    # the sum up to each edge: of whole pixels, less what of the last one lies beyond the edge
+    whole = x.cumsum(-1, dtype=dtype)[..., last_pixel]
+    sums = whole + (edges - last_pixel - 1) * x[..., last_pixel]
+    return sums.diff(dim=-1) * (count / length)
 
 
-# Ways to bring an image of any shape to a model's input size: squash it, crop its center, or pad it
+# Ways to bring an image of any shape to a model's input size: squash it, or crop its center
 
-Resize = Literal["squash", "crop", "hub-crop", "pad"]
+Resize = Literal["squash", "crop", "hub-crop"]
 CROPS = ("crop", "hub-crop")
-_LEAST_SHARE = 0.1  # of crop_pct; with the next one it bounds the memory of a resized image
-_MOST_RATIO = 200  # of the sides of an image that is cropped
+_LEAST_SHARE = 0.1  # of crop_pct
 
 
 @dataclass(frozen=True)
@@ -685,8 +524,7 @@ class Fit:
     Args:
         resize: "squash" changes both sides to the size, whatever the shape. "crop" resizes the shorter side to
             size / crop_pct and cuts out the center, as torchvision's Resize and CenterCrop do. "hub-crop" does the same
-            as the image processors of transformers, which round the corner of the center down. "pad" resizes the
-            longer side to the size and adds equal borders to the other one.
+            as the image processors of transformers, which round the corner of the center down.
         crop_pct: share of the shorter side that a crop keeps, 0.1 to 1.
 
     Raises:
@@ -698,71 +536,50 @@ class Fit:
 
     def __post_init__(self) -> None:
         names = get_args(Resize)
-        if self.resize not in names:
-            raise ValueError(f"unknown resize {self.resize!r}: choose {', '.join(names)}")
-        if not _LEAST_SHARE <= self.crop_pct <= 1:
-            raise ValueError(f"crop_pct = {self.crop_pct}: a share from {_LEAST_SHARE} to 1 is needed")
+        if self.resize not in names or not _LEAST_SHARE <= self.crop_pct <= 1:
+            shares = f"crop_pct from {_LEAST_SHARE} to 1"
+            raise ValueError(f"no resize {self.resize!r} by {self.crop_pct}: choose {', '.join(names)}, and {shares}")
 
     def __str__(self) -> str:
-        has_share = self.resize in CROPS
-        return f"{self.resize} {self.crop_pct:g}" if has_share else self.resize
+        return f"{self.resize} {self.crop_pct:g}" if self.resize in CROPS else self.resize
 
-    def image(self, image: Image.Image, size: Sides, interpolation: str, border: Color) -> Image.Image:
-        """An RGB image at `size` (height, width), resized by Pillow; `border` is the color of padding."""
-        (height, width), (top, left) = self.plan(image.height, image.width, size)
+    def image(self, image: Image.Image, size: Sides, interpolation: str) -> Image.Image:
+        """An RGB image at `size` (height, width), resized by Pillow."""
+        (height, width), (top, left) = self.plan((image.height, image.width), size)
         if image.size != (width, height):
             image = image.resize((width, height), RESAMPLE[interpolation])
         if (height, width) == tuple(size):
             return image
-        framed = Image.new("RGB", (size[1], size[0]), border)
-        framed.paste(image, (-left, -top))
-        return framed
+        return image.crop((left, top, left + size[1], top + size[0]))
 
-    def pixels(self, pixels: Tensor, size: Sides, interpolation: str, border: Color) -> Tensor:
+    def pixels(self, pixels: Tensor, size: Sides, interpolation: str) -> Tensor:
         """Pixels (B, 3, H, W) in [0, 1] at `size`, differentiably; at that size they stay, so none is cropped twice."""
         if pixels.shape[-2:] == tuple(size):
             return resize_pixels(pixels, size, interpolation)
-        height, width = pixels.shape[-2:]
-        planned, corner = self.plan(height, width, size)
-        resized = resize_pixels(pixels, planned, interpolation)
-        if self.resize != "pad":
-            return _window(resized, corner, size)
-        color = resized.new_tensor(border).view(3, 1, 1) / 255
-        return color + _window(resized - color, corner, size)  # borders of 0 become the color
+        planned, corner = self.plan(pixels.shape[-2:], size)
+        return _window(resize_pixels(pixels, planned, interpolation), corner, size)
 
     def cover(self, cover: Tensor, size: Sides, floats: bool) -> Tensor:
-        """Coverage (..., H, W) by a mask, averaged to `size`; 0 on padding.
+        """Coverage (..., H, W) by a mask, averaged to `size`.
 
         Args:
             floats: whether the image was given as float pixels, which stay as they are at that size (see `pixels`).
         """
         if floats and cover.shape[-2:] == tuple(size):
             return cover
-        height, width = cover.shape[-2:]
-        planned, corner = self.plan(height, width, size)
+        planned, corner = self.plan(cover.shape[-2:], size)
         return _window(average_to(cover, planned), corner, size)
 
-    def plan(self, height: int, width: int, size: Sides) -> tuple[Sides, Sides]:
-        """The size to resize to, and the top left corner in it of the part that is seen (negative with padding).
-
-        ValueError for an image that is too narrow to be cropped.
-        """
+    def plan(self, sides: Sequence[int], size: Sides) -> tuple[Sides, Sides]:
+        """The size to resize an image of these sides to, and the top left corner in it of the part that is seen."""
         if self.resize == "squash":
             return size, (0, 0)
+        height, width = sides
+        shorter = math.floor(min(size) / self.crop_pct)
+        longer = int(shorter * max(height, width) / min(height, width))  # as torchvision and transformers round
+        planned = (shorter, longer) if height <= width else (longer, shorter)
 
-        # the sides to resize to, by the shorter side for a crop and by the longer one for padding
-        shorter, longer = sorted((height, width))
-        if self.resize == "pad":
-            planned_longer = min(size)
-            planned_shorter = max(1, round(planned_longer * shorter / longer))
-        else:
-            if longer > _MOST_RATIO * shorter:
-                raise ValueError(f"its sides differ by more than {_MOST_RATIO} to 1, too narrow for a center crop")
-            planned_shorter = math.floor(min(size) / self.crop_pct)
-            planned_longer = int(planned_shorter * longer / shorter)  # as torchvision and transformers round
-        planned = (planned_shorter, planned_longer) if height <= width else (planned_longer, planned_shorter)
-
-        # half of what is cut off, or of the border, where it is negative
+        # half of what is cut off
         cut_y = planned[0] - size[0]
         cut_x = planned[1] - size[1]
         if self.resize == "hub-crop":
@@ -774,24 +591,12 @@ SQUASH = Fit()
 
 
 def _window(x: Tensor, corner: Sides, size: Sides) -> Tensor:
-    """The part of (..., H, W) with this top left corner and size, 0 outside."""
-    import torch.nn.functional as F
-
+    """The part of (..., H, W) with this top left corner and size."""
     top, left = corner
-    height, width = x.shape[-2:]
-    edges = (-left, left + size[1] - width, -top, top + size[0] - height)  # negative ones cut off
-    return F.pad(x, edges) if any(edges) else x
+    return x[..., top : top + size[0], left : left + size[1]]
 
 
 # From any image to RGB, and to pixels
-
-
-def read_picture(source: ImageLike, *, background: Color = WHITE, preprocessing: Preprocessing = "standard") -> Picture:
-    """As `read_image`; but float tensors and arrays become float pixels (3, H, W), tensors with their graph."""
-    if is_array(source) and is_float(source):
-        with naming(source):
-            return float_pixels(source, background)
-    return read_image(source, background=background, preprocessing=preprocessing)
 
 
 def read_image(
@@ -809,8 +614,8 @@ def read_image(
     holds: a warning at that size, an error at twice that.
 
     Args:
-        source: path, bytes, binary file object, PIL image, array or tensor (see `ImageLike`). 16-bit and 32-bit
-            integer images span 0-65535 (values of 8, 10 or 12 bits are refused), float images (mode F) 0-1.
+        source: path, bytes, binary file object, PIL image, array or tensor (see `ImageLike`). Integers of more than 8
+            bits span 0-65535 (values of 8, 10 or 12 bits are refused), float images (mode F) 0-1.
         background: RGB color, 0-255, behind transparent pixels.
         preprocessing: "release" reads files and PIL images as ID-Sim's and NearID's releases do, by
             `image.convert("RGB")`: EXIF orientation is ignored, alpha and transparent palette entries are dropped (the
@@ -821,26 +626,38 @@ def read_image(
         ImageReadError: if it is missing, empty, unreadable, truncated, too large, out of range, or no image.
         TypeError: for an object of another kind.
     """
+    picture = read_picture(source, background=background, preprocessing=preprocessing)
+    return image_of_pixels(picture) if is_tensor(picture) else picture
+
+
+def read_picture(source: ImageLike, *, background: Color = WHITE, preprocessing: Preprocessing = "standard") -> Picture:
+    """As `read_image`; but float tensors and arrays become float pixels (3, H, W), tensors with their graph."""
     with naming(source):
         if is_array(source) and is_float(source):
-            return image_of_pixels(float_pixels(source, background))
-        image = open_image(source, upright=preprocessing == "standard")
-        rgb = image
-        if preprocessing == "standard":
-            if image.mode == "F":
-                rgb = image_of_pixels(float_pixels(np.asarray(image), background))
-            elif image.mode.startswith("I"):
-                rgb = _eight_bit(image)
-            if rgb.has_transparency_data:
-                front = convert(rgb, "RGBA")
-                back = Image.new("RGBA", front.size, (*background, 255))
-                rgb = Image.alpha_composite(back, front)
-        rgb = convert(rgb, "RGB")
-        if rgb is source:
-            rgb = rgb.copy()
+            return float_pixels(source, background)
+        if preprocessing == "release":
+            image = open_image(source, upright=False)
+            rgb = image.convert("RGB")
+        else:
+            image = open_image(source)
+            rgb = _on_background(image, background)
     rgb.info = {STORED: stored_orientation(image)}  # no EXIF block, or it would be turned later
     rgb.filename = describe(source)  # type: ignore[attr-defined]  # as of files that Pillow opens
     return rgb
+
+
+def _on_background(image: Image.Image, background: Color) -> Image.Image:
+    """An image of any mode as RGB, its transparent parts on the background; itself, if it is that already."""
+    if image.mode == "F":
+        return image_of_pixels(float_pixels(np.asarray(image), background))
+    rgb = image
+    if image.mode.startswith("I"):
+        rgb = Image.fromarray(_eight_bit(np.asarray(image)))
+    if rgb.has_transparency_data:
+        front = rgb.convert("RGBA")
+        back = Image.new("RGBA", front.size, (*background, 255))
+        rgb = Image.alpha_composite(back, front)
+    return rgb if rgb.mode == "RGB" else rgb.convert("RGB")
 
 
 def to_pixels(
@@ -857,27 +674,24 @@ def to_pixels(
     Args:
         source, background, preprocessing: as for `read_image`. Float tensors stay on their device and keep their graph;
             float64 tensors stay float64, everything else becomes float32.
-        size: (height, width) of the result, or a function from the image's own to it, or None to keep those.
-        interpolation: "bicubic", "bilinear" or "lanczos", antialiased (lanczos of floats needs a recent torch).
-        fit: whether an image of another shape is squashed, cropped or padded (with `background`). Floats that have the
-            right size already stay as they are.
+        size, interpolation, fit: as for `picture_pixels`.
 
     Raises:
         ImageReadError: as `read_image`. ValueError: for an unknown interpolation.
     """
     picture = read_picture(source, background=background, preprocessing=preprocessing)
-    return picture_pixels(picture, size, background=background, interpolation=interpolation, fit=fit)
+    return picture_pixels(picture, size, interpolation=interpolation, fit=fit)
 
 
-def picture_pixels(
-    picture: Picture,
-    size: Size | None,
-    *,
-    background: Color = WHITE,
-    interpolation: str = "bicubic",
-    fit: Fit = SQUASH,
-) -> Tensor:
-    """`to_pixels` of what `read_picture` gave."""
+def picture_pixels(picture: Picture, size: Size | None, *, interpolation: str = "bicubic", fit: Fit = SQUASH) -> Tensor:
+    """Pixels (3, height, width) in [0, 1] of what `read_picture` gave.
+
+    Args:
+        size: (height, width) of the result, or a function from the image's own to it, or None to keep those.
+        interpolation: "bicubic", "bilinear" or "lanczos", antialiased (lanczos of floats needs a recent torch).
+        fit: whether an image of another shape is squashed or cropped. Floats that have the right size already stay as
+            they are.
+    """
     import torch
 
     check_interpolation(interpolation)
@@ -885,9 +699,8 @@ def picture_pixels(
         height, width = picture.shape[1:] if is_tensor(picture) else (picture.height, picture.width)
         target = size(height, width) if callable(size) else size or (height, width)
         if is_tensor(picture):
-            return fit.pixels(picture[None], target, interpolation, background)[0]
-        image = fit.image(picture, target, interpolation, background)
-        array = torch.from_numpy(np.array(image))
+            return fit.pixels(picture[None], target, interpolation)[0]
+        array = torch.from_numpy(np.array(fit.image(picture, target, interpolation)))
         return array.permute(2, 0, 1).contiguous().float().div_(255)
 
 

@@ -3,7 +3,7 @@
 - A file stands for itself, whatever its name.
 - A folder stands for the images in and below it. Links to folders are followed, unless they lead back to a folder
   above.
-- A pattern (`gen/*.png`, `gen/**/*.png`) stands for what matches it, as a shell would list it.
+- A pattern (`gen/*.png`, `gen/**/*.png`) stands for the images that match it, as a shell would list them.
 
 Hidden files and folders, and those that file managers leave, are left out of folders and patterns (see `is_hidden`).
 Lists are in natural order: 2.png before 10.png.
@@ -16,7 +16,6 @@ import os
 import re
 import warnings
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -35,10 +34,10 @@ IMAGE_ENDINGS = tuple(_IMAGES.split())
 VIDEO_ENDINGS = tuple(_VIDEOS.split())
 RAW_ENDINGS = tuple(_RAW.split())
 UNREAD_ENDINGS = tuple(_UNREAD.split())
-# of file managers and operating systems, which keep thumbnails and deleted photos there, in lower case
+# of file managers and operating systems, which keep thumbnails and deleted photos there
 _OF_SYSTEMS = (
-    "__macosx/$recycle.bin/recycler/system volume information/lost+found/@eadir/#recycle/#snapshot/@tmp/@recycle/"
-    "@recently-snapshot/~snapshot/__pycache__/thumbs.db/ehthumbs.db/desktop.ini/icon\r"
+    "__MACOSX/@eaDir/#recycle/@Recycle/$RECYCLE.BIN/System Volume Information/lost+found/__pycache__/Thumbs.db/"
+    "desktop.ini"
 )
 SYSTEM_NAMES = frozenset(_OF_SYSTEMS.split("/"))
 
@@ -59,14 +58,12 @@ def is_image(path: StrPath) -> bool:
 
 def is_embedding_file(source: object) -> TypeGuard[StrPath]:
     """Whether this is the path of a file of `Embedding.save`, by its ending."""
-    if not isinstance(source, str | os.PathLike):
-        return False
-    return os.fspath(source).lower().endswith(".idm")
+    return isinstance(source, str | os.PathLike) and os.fspath(source).lower().endswith(".idm")
 
 
 def is_hidden(name: str) -> bool:
     """Whether a file or folder of this name is left out of folders and patterns: .DS_Store, @eaDir, #recycle, ..."""
-    return name.startswith(".") or name.lower() in SYSTEM_NAMES
+    return name.startswith(".") or name in SYSTEM_NAMES
 
 
 def with_slashes(path: str) -> str:
@@ -95,16 +92,11 @@ def walk(folder: Path, above: frozenset[str] = frozenset()) -> Iterator[Path]:
         above: real paths of the folders that links do not lead back to.
     """
     above |= {os.path.realpath(folder)}
-    with os.scandir(folder) as scanned:
-        entries = sorted(scanned, key=lambda entry: entry.name)
-
-    for entry in entries:
-        if is_hidden(entry.name):
+    for name in sorted(os.listdir(folder)):
+        path = folder / name
+        if is_hidden(name):
             continue
-        path = folder / entry.name
-        # of a link that leads to itself, entry.is_dir() raises an error
-        leads_to_folder = path.is_dir() if entry.is_symlink() else entry.is_dir()
-        if not leads_to_folder:
+        if not path.is_dir():
             yield path
         elif os.path.realpath(path) not in above:
             yield from walk(path, above)
@@ -122,20 +114,13 @@ def matching(folder: StrPath, *patterns: str) -> list[Path]:
 
 def images_below(folder: Path) -> list[Path]:
     """The images that `walk` finds; one warning names the endings of pictures that are not read."""
-    images = []
-    unread_endings = []
-    for file in walk(folder):
-        ending = file.suffix.lower()
-        if is_image(file):
-            images.append(file)
-        elif ending in UNREAD_ENDINGS:
-            unread_endings.append(ending)
-
-    if unread_endings:
-        endings = ", ".join(sorted(set(unread_endings)))
-        files = "1 file" if len(unread_endings) == 1 else f"{len(unread_endings)} files"
-        warnings.warn(f"{folder}: {files} with other endings left out: {endings}", stacklevel=3)
-    return images
+    files = list(walk(folder))
+    endings = [file.suffix.lower() for file in files]
+    unread = [ending for ending in endings if ending in UNREAD_ENDINGS]
+    if unread:
+        message = f"{folder}: {len(unread)} files with other endings left out: {', '.join(sorted(set(unread)))}"
+        warnings.warn(message, stacklevel=3)
+    return [file for file in files if is_image(file)]
 
 
 # Folders and patterns as lists of images
@@ -152,31 +137,23 @@ def names_several(source: Any) -> TypeGuard[StrPath]:
 def listed(source: StrPath) -> list[str]:
     """The image files that a path, a folder or a pattern names; one path that is neither is returned as it is.
 
-    Files with other endings are listed only where a pattern matches no other.
-
     Raises:
-        RequestError: for a folder that holds no images or cannot be listed, or a pattern that matches none.
+        RequestError: for a folder or a pattern without images.
     """
     path = os.fspath(source)
     if not names_several(path):
         return [path]
 
-    files: list[str] = []
-    try:
-        for match in matches(path) or [path]:
-            if os.path.isdir(match):
-                files += map(str, images_below(Path(match)))
-            elif match != path:
-                files.append(match)
-    except OSError as error:
-        folder = str(error.filename or path)
-        raise RequestError(f"the folder cannot be listed: {error.strerror}", folder) from error
-
+    files: set[str] = set()
+    for match in [path] if os.path.isdir(path) else matches(path):
+        if os.path.isdir(match):
+            files.update(map(str, images_below(Path(match))))
+        elif is_image(match):
+            files.add(match)
     if not files:
         endings = " ".join(IMAGE_ENDINGS)
         raise RequestError(f"it holds no images (files ending in {endings}; hidden files are left out)", path)
-    images = [file for file in files if is_image(file)]
-    return sorted(set(images or files), key=natural)
+    return sorted(files, key=natural)
 
 
 def all_listed(sources: Iterable[StrPath]) -> list[str]:
@@ -193,19 +170,16 @@ def matches(pattern: str) -> list[str]:
     if not _is_pattern(pattern):
         return []
     base = pattern_folder(pattern)
-    matched = []
     below = pattern[len(base) :]
-    for match in glob.glob(glob.escape(base) + below, recursive=True):
-        names_below = Path(match[len(base) :]).parts
-        if not any(map(is_hidden, names_below)):
+    matched = []
+    for match in glob.glob(glob.escape(base) + below, recursive=True):  # which leaves out names that begin with a dot
+        if SYSTEM_NAMES.isdisjoint(Path(match[len(base) :]).parts):
             matched.append(match)
     return sorted(matched, key=natural)
 
 
 def _is_pattern(path: str) -> bool:
-    if not glob.has_magic(path) or is_address(path):
-        return False
-    return not os.path.lexists(path)
+    return glob.has_magic(path) and not is_address(path) and not os.path.lexists(path)
 
 
 def pattern_folder(pattern: str) -> str:
@@ -223,71 +197,32 @@ def check_partners(a: Any, b: Any) -> None:
     """Refuse to compare two folders or patterns image by image (ValueError) unless their images have equal names."""
     if not (names_several(a) and names_several(b)):
         return
-    names_a = _stems(a)
-    names_b = _stems(b)
-    count_a = len(names_a)
-    count_b = len(names_b)
-    if names_a != names_b and 1 not in (count_a, count_b):
+    stems_a = [Path(path).stem for path in listed(a)]
+    stems_b = [Path(path).stem for path in listed(b)]
+    if stems_a != stems_b and 1 not in (len(stems_a), len(stems_b)):
         raise ValueError(
-            f"{os.fspath(a)!r} ({count_a} images) and {os.fspath(b)!r} ({count_b}) are compared image by "
+            f"{os.fspath(a)!r} ({len(stems_a)} images) and {os.fspath(b)!r} ({len(stems_b)}) are compared image by "
             "image, but their images have different names: pairwise() compares all with all; give two lists to choose "
             "pairs"
         )
-
-
-def _stems(source: StrPath) -> list[str]:
-    """The names of a folder's or pattern's images, without endings."""
-    return [Path(path).stem for path in listed(source)]
 
 
 # Masks
 
 
 def mask_of(folder: StrPath, image: str) -> str | None:
-    """An image's mask in a folder of masks: the file that ends as the image's path does, whatever its own ending.
+    """An image's mask in a folder of masks: the PNG file that ends as the image's path does.
 
     For photos/candle/04.jpg it is the first of masks/photos/candle/04.png, masks/candle/04.png and masks/04.png that
-    exists, with any ending of images. Of several in one folder, 04.jpg.png comes before others. RequestError for
-    two that are as good.
+    exists.
     """
-    parts = Path(os.path.abspath(image)).parts
-    *above, name = parts[1:]
-    stem, _ = os.path.splitext(name)
-
-    # the longest end of the image's path first
+    _, *above, name = Path(os.path.abspath(image)).parts
+    mask_name = f"{Path(name).stem}.png"
     for start in range(len(above) + 1):
-        mask_folder = os.path.join(folder, *above[start:])
-        if not os.path.isdir(mask_folder):
-            continue
-        changed = os.stat(mask_folder).st_mtime_ns
-        names_of_stems = _images_by_stem(os.path.abspath(mask_folder), changed)
-        for mask_stem in (name, stem):
-            masks = []
-            for mask_name in names_of_stems.get(mask_stem, []):
-                mask = os.path.join(mask_folder, mask_name)
-                if not is_same_file(mask, image):  # the folder may hold the images too
-                    masks.append(mask)
-            if len(masks) > 1:
-                reason = f"both {masks[0]} and {masks[1]} may be its mask: keep one of them"
-                raise RequestError(reason, image)
-            if masks:
-                return masks[0]
+        mask = os.path.join(folder, *above[start:], mask_name)
+        if os.path.exists(mask):
+            return mask
     return None
-
-
-@lru_cache(256)
-def _images_by_stem(folder: str, changed: int) -> dict[str, list[str]]:
-    """The names of images in a folder, by their names without endings.
-
-    Args:
-        changed: when the folder was changed, by which a listing that is kept grows old.
-    """
-    names: dict[str, list[str]] = {}
-    for name in sorted(os.listdir(folder)):
-        if is_image(name):
-            stem, _ = os.path.splitext(name)
-            names.setdefault(stem, []).append(name)
-    return names
 
 
 def absent_mask(folder: StrPath, image: StrPath) -> tuple[str, str]:
@@ -310,11 +245,8 @@ def masks_of(folder: StrPath, images: Iterable[str]) -> list[str | None]:
 
 def claim(taken: dict[str, str], image: str, mask: str, folder: StrPath) -> None:
     """Note in `taken` that an image has this mask; RequestError if another image has it."""
-    real_mask = os.path.realpath(mask)
-    owner = taken.setdefault(real_mask, image)
+    owner = taken.setdefault(mask, image)
     if owner == image or is_same_file(owner, image):
         return
-    owner_folder = Path(owner).parent.name
-    image_folder = Path(image).parent.name
-    folders = f"{folder}/{owner_folder} and {folder}/{image_folder}"
+    folders = f"{folder}/{Path(owner).parent.name} and {folder}/{Path(image).parent.name}"
     raise RequestError(f"it would be the mask of both {owner} and {image}: put their masks into {folders}", mask)

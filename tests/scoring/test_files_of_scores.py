@@ -334,12 +334,3 @@ def test_one_mask_for_two_images_is_refused(run: Run, folder: Path, saved: Path)
     masks_of(folder / "masks", [str(folder / "gen/a/0.png"), str(folder / "gen/again.png")])  # one image
 
 
-def test_two_masks_that_are_as_specific_are_refused(run: Run, folder: Path) -> None:
-    for name in ("0.jpg", "0.png"):
-        mask(folder / "masks" / name, (2, 2, 20, 20))
-    (folder / "gen/a/0.png").rename(folder / "gen/a/0.webp")
-    says = f"both {Path('masks/0.jpg')} and {Path('masks/0.png')} may be its mask"
-    with pytest.raises(RequestError, match=re.escape(says)):
-        mask_of("masks", "gen/a/0.webp")
-    status, _, err = run("refs/10.png", "gen/a/0.webp", "--mask-dir", "masks")
-    assert (status, says in err) == (2, True)

@@ -42,7 +42,7 @@ from idmetric.metric.embedder import (
 from idmetric.metric.embedding import Embedding
 from idmetric.metric.errors import CheckpointError, understanding
 from idmetric.metric.files import StrPath, need, replacing
-from idmetric.metric.images import WHITE, Color, ImageLike, Outside, place, split_images
+from idmetric.metric.images import WHITE, Color, ImageLike, Outside, split_images
 from idmetric.metric.load import tell_apart
 from idmetric.metric.masks import Images, MaskId, Masks
 from idmetric.metric.visid.config import IMAGE, STEP, TASKS, VisIDConfig
@@ -320,8 +320,7 @@ class VisIDEmbed(Embedder):
             if item.pixels is not None:
                 if self.positions == "vision":
                     position = vision_positions(token_ids, item.grid, self._image_token)
-                pixels = place(item.pixels, self.device)
-                normalized = self.normalize(pixels)
+                normalized = self.normalize(item.pixels)
                 patches.append(patchify(normalized.to(self.dtype)))
                 rows, columns = item.grid
                 grids.append((1, 2 * rows, 2 * columns))

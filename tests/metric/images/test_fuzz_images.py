@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gzip
 import io
-import warnings
 import zlib
 from pathlib import Path
 
@@ -40,11 +39,10 @@ def test_blocks_beyond_all_measure_do_not_lose_the_picture() -> None:
     data = io.BytesIO()
     picture.save(data, "PNG")
     whole = data.getvalue()
-    for more in (chunk(b"eXIf", bytes(2**22)), chunk(b"eXIf", b"II*\0\xff\xff\xff\xff"), chunk(b"teSt", bytes(2**22))):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            found = read_image(whole[:33] + more + whole[33:])
-        assert np.array_equal(np.asarray(found), np.asarray(picture))
+    found = read_image(whole[:33] + chunk(b"teSt", bytes(2**22)) + whole[33:])
+    assert np.array_equal(np.asarray(found), np.asarray(picture))
+    with pytest.raises(ImageReadError):  # who knows how it is turned
+        read_image(whole[:33] + chunk(b"eXIf", bytes(2**22)) + whole[33:])
 
 
 def fits(side: int) -> bytes:

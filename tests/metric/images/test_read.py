@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import os
 import struct
@@ -15,14 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from PIL import Image, ImageFile
 
 from idmetric.metric import images
 from idmetric.metric.images import (
     ImageReadError,
     MultiFrameWarning,
-    check_pixels,
     describe,
     read_image,
     resize_pixels,
@@ -68,26 +65,21 @@ BOMB = png(50_000, 50_000, 8, 2, b"")
 
 @pytest.mark.parametrize(
     ("case", "content"),
-    [("missing", None), ("empty", b""), ("text", b"hello"), ("zeros", bytes(999)), ("bomb", BOMB), ("cut", BOMB[:20])],
-)
+    [("missing", None), ("empty", b""), ("text", b"hello"), ("bomb", BOMB), ("cut", BOMB[:20]), ("pipe", None),
+     ("folder", None)],
+)  # fmt: skip
 def test_bad_files_are_named(tmp_path: Path, case: str, content: bytes | None) -> None:
     path = tmp_path / f"{case}.png"
     if content is not None:
         path.write_bytes(content)
+    if case == "pipe":  # for which nobody waits
+        os.mkfifo(path)
+    if case == "folder":
+        path.mkdir()
     for source in (path, str(path)):
-        for read in (read_image, read_mask, lambda x: load_batch([x], (4, 4))):
-            with pytest.raises(ImageReadError) as caught:
-                read(source)  # type: ignore[operator]
-            assert caught.value.source == str(path)
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes")
-def test_folders_and_pipes_are_refused_and_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe.png")
-    for path in (tmp_path / "pipe.png", tmp_path):
         for read in (read_image, read_mask):
             with pytest.raises(ImageReadError) as caught:
-                read(path)  # type: ignore[operator]
+                read(source)  # type: ignore[operator]
             assert caught.value.source == str(path)
 
 
@@ -114,15 +106,6 @@ def test_long_texts_of_a_png_do_not_matter(kind: bytes, place: int) -> None:
     assert (array(read_image(data[:place] + text + data[place:])) == array(image)).all()
 
 
-@pytest.mark.parametrize(("name", "subfile"), [("a.tif", 1), ("a.nef", 0)])
-def test_raw_files_and_thumbnails_are_refused(name: str, subfile: int, tmp_path: Path) -> None:
-    path = tmp_path / name
-    Image.fromarray(noise()).save(path, "TIFF", tiffinfo={254: subfile})
-    with pytest.raises(ImageReadError, match="raw") as caught:
-        read_image(path)
-    assert caught.value.source == str(path)
-
-
 @pytest.mark.parametrize("address", ["http://a.org/x.png", "s3://b/x.png", "file:///x.png", "data:image/png;base64,AA"])
 def test_addresses_are_not_fetched(address: str) -> None:
     with pytest.raises(ImageReadError, match="not fetched") as caught:
@@ -130,20 +113,7 @@ def test_addresses_are_not_fetched(address: str) -> None:
     assert caught.value.source == address
 
 
-def test_no_image_is_blamed_where_no_file_can_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else `--on-error skip` would leave out all images, as damaged ones."""
-    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
-    images.open_file(tmp_path / "a.png").close()  # loads plugins
-
-    def open_nothing(*_: object, **__: object) -> Any:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
-    monkeypatch.setattr("builtins.open", open_nothing)
-    with pytest.raises(OSError, match="Too many open files"):
-        read_image(tmp_path / "a.png")
-
-
-@pytest.mark.parametrize("size", [(50_000, 50_000), (100_000_000, 1), (1, 100_000_000)])
+@pytest.mark.parametrize("size", [(50_000, 50_000), (1, 100_000_000)])
 def test_bombs_are_refused_before_decoding_and_whatever_pillow_is_set_to(
     monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]
 ) -> None:
@@ -154,21 +124,6 @@ def test_bombs_are_refused_before_decoding_and_whatever_pillow_is_set_to(
             read(png(*size, 1, 0, bytes(1000)))  # type: ignore[operator]
 
 
-@pytest.mark.parametrize("where", ["load", "convert", "resize"])
-def test_an_image_that_does_not_fit_in_memory_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
-) -> None:
-    def fail(*args: Any, **options: Any) -> None:
-        raise MemoryError
-
-    path = tmp_path / "large.png"
-    Image.new("L", (20, 20)).save(path)
-    monkeypatch.setattr(Image.Image, where, fail)
-    with pytest.raises(ImageReadError, match="memory") as caught:
-        to_pixels(path, (5, 5))
-    assert caught.value.source == str(path)
-
-
 @pytest.mark.parametrize(
     "source",
     [
@@ -177,11 +132,9 @@ def test_an_image_that_does_not_fit_in_memory_is_named(
         torch.zeros(4),
         torch.zeros(2, 3, 4, 4),
         torch.zeros(3, 0, 4),
-        torch.zeros(3, 4, 4, dtype=torch.int64),
         torch.zeros(3, 4, 4, dtype=torch.complex64),
         np.zeros((3, 9, 9), np.uint8),
         np.zeros((0, 4, 3), np.uint8),
-        np.zeros((4, 4, 3), np.int32),
         np.zeros((4, 4, 3), object),
         torch.full((3, 4, 4), 2.0).to(torch.float8_e5m2),
         np.array(["a.png"]),
@@ -198,49 +151,25 @@ def test_bad_objects_raise_the_same_error(source: Any) -> None:
     assert caught.value.source == describe(source)
 
 
-def test_other_objects_are_a_type_error() -> None:
-    for thing in (None, 3):
-        with pytest.raises(TypeError):
-            read_image(thing)  # type: ignore[arg-type]
-    for nested in ([["a.png"]], ["a.png", ("b.png",)], [None], [3]):
-        with pytest.raises(TypeError):
-            split_images(nested)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "advice"),
-    [
-        (0.0, 255.0, "divide by 255"),
-        (0.0, 65535.0, "divide by 65535"),
-        (-1.0, 1.0, "(x + 1) / 2"),
-        (-2.1, 2.6, "x * std + mean"),
-        (0.0, 1.2, "clamp"),
-        (0.1, float("nan"), "NaN"),
-        (float("-inf"), 0.5, "infinity"),
-    ],
-)
-def test_floats_outside_the_unit_range_are_refused(low: float, high: float, advice: str) -> None:
+@pytest.mark.parametrize("out", [-1.0, -0.001, 1.001, 255.0, float("nan"), float("inf")])
+def test_floats_outside_the_unit_range_are_refused(out: float) -> None:
     values = torch.full((3, 4, 4), 0.5)
-    values[0, 0, 0], values[2, 3, 3] = low, high
+    values[2, 3, 3] = out
     for source in (values, values.double(), values.permute(1, 2, 0).numpy()):
-        for read in (lambda x: to_pixels(x, None), lambda x: load_batch(x, (2, 2)), read_image):
-            with pytest.raises(ImageReadError) as caught:
+        for read in (lambda x: to_pixels(x, (2, 2)), read_image):
+            with pytest.raises(ImageReadError, match=r"\[0, 1\]"):
                 read(source)
-            assert advice in caught.value.reason
-    with pytest.raises(ImageReadError):
+    with pytest.raises(ImageReadError, match=r"\[0, 1\]"):
         read_mask(values.flatten()[None])
 
 
-def test_rounding_slack_is_tolerated_and_leaves_values_and_graph_alone() -> None:
+def test_what_rounding_exceeds_the_range_by_stays_as_it_is() -> None:
     x = torch.full((1, 3, 4, 4), 1.00005, requires_grad=True)
     out = load_batch(x, (4, 4))
     assert torch.equal(out, x)
     out.sum().backward()
     assert x.grad is not None
     assert torch.equal(x.grad, torch.ones_like(x))
-    for value in (1.001, -0.001):
-        with pytest.raises(ValueError, match=r"\[0, 1\]"):
-            check_pixels(torch.tensor([value]))
 
 
 # Kinds of input
@@ -254,7 +183,6 @@ def test_every_kind_gives_the_same_pixels(tmp_path: Path) -> None:
     chw = torch.from_numpy(rgb).permute(2, 0, 1)
     sources: list[Any] = [str(path), path, path.read_bytes(), bytearray(path.read_bytes()), memoryview(saved(image))]
     sources += [io.BytesIO(path.read_bytes()), image, rgb, rgb[::-1][::-1], np.asfortranarray(rgb), chw]
-    sources += [{"bytes": saved(image), "path": None}, {"bytes": None, "path": str(path)}]
     sources += [rgb / 255, (rgb / 255).astype(np.float32), (rgb / 255).astype(">f4"), chw / 255, chw.double() / 255]
     sources += [rgb.astype(np.uint16) * 257, rgb.astype(">u2") * 257, (rgb / 255).astype(np.longdouble)]
     for source in sources:
@@ -282,18 +210,14 @@ def test_channels_of_arrays_and_tensors() -> None:
 
 
 def test_file_objects_are_read_from_where_they_stand_and_left_open(tmp_path: Path) -> None:
-    rgb = noise()
     path = tmp_path / "two.bin"
-    path.write_bytes(b"junk" + saved(Image.fromarray(rgb)))
+    path.write_bytes(b"junk" + saved(Image.fromarray(noise())))
     with path.open("rb") as file:
         file.seek(4)
-        assert np.array_equal(array(read_image(file)), rgb)
+        assert np.array_equal(array(read_image(file)), noise())
         assert not file.closed
-        with pytest.raises(ImageReadError, match="seek") as caught:
+        with pytest.raises(ImageReadError, match=path.name):  # at its end
             read_image(file)
-        assert caught.value.source == str(path)
-    with pytest.raises(ImageReadError):
-        read_image(file)  # closed
     with path.open(encoding="latin-1") as text, pytest.raises(ImageReadError, match="rb"):
         read_image(text)  # type: ignore[arg-type]
 
@@ -329,18 +253,6 @@ def test_threads_may_read_one_image_that_is_not_decoded_yet(tmp_path: Path) -> N
 
 
 # Modes
-
-
-def test_a_damaged_exif_block_does_not_lose_its_image() -> None:
-    rgb = noise()
-    data = saved(Image.fromarray(rgb), "PNG", exif=b"Exif\0\0II*\0\xff\xff\xff\x7f")
-    with pytest.warns(UserWarning, match="EXIF"):
-        assert np.array_equal(array(read_image(data)), rgb)
-
-
-def test_a_narrow_picture_is_resized_to_one_column() -> None:
-    row = torch.rand(1, 3, 4, 300, dtype=torch.float64)
-    assert torch.allclose(resize_pixels(row.mT, (20, 1)).mT, resize_pixels(row, (1, 20)), atol=1e-12)
 
 
 def test_exif_orientation_against_explicit_transposes() -> None:
@@ -409,9 +321,6 @@ def test_transparency_by_key_and_by_palette() -> None:
     assert array(read_image(saved(gray, transparency=7), background=(1, 2, 3))).tolist() == [[[1, 2, 3], [9] * 3]]
     bit = Image.fromarray(np.array([[True, False]]))
     assert array(read_image(saved(bit, transparency=0), background=(1, 2, 3))).tolist() == [[[255] * 3, [1, 2, 3]]]
-    for depth, row in ((16, b"\0\3\xe8\xff\xff"), (4, b"\0\x3f")):  # whose transparent value Pillow does not scale
-        with pytest.raises(ImageReadError, match="PNG"):
-            read_image(png(2, 1, depth, 0, row, chunk(b"tRNS", b"\0\3")))
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "RGBX", "CMYK", "YCbCr", "LAB", "HSV"])
@@ -446,7 +355,6 @@ def test_sixteen_bits_that_hold_fewer_are_refused(bits: int, tmp_path: Path) -> 
     (tmp_path / "deep.png").write_bytes(png(16, 16, 16, 2, rows))
     Image.fromarray(values).save(tmp_path / "gray.tif")
     sources = [values, torch.from_numpy(values), color, Image.fromarray(values)]
-    sources += [np.dstack([color, np.full((16, 16), 65535, np.uint16)])]
     sources += [Image.fromarray(values.astype(np.int32)), *sorted(tmp_path.iterdir())]
     for source in sources:
         with pytest.raises(ImageReadError, match="65535") as caught:
@@ -471,84 +379,52 @@ def test_float_images() -> None:
         assert np.array_equal(array(read_image(source))[..., 0], np.rint(values * 255))
 
 
-# TIFFs that Pillow reads as another picture
-
-RGB16 = np.random.default_rng(3).integers(0, 2**16, (5, 7, 3), dtype=np.uint16)  # neighbors differ
+# TIFFs
 
 
-def tiff(values: NDArray[Any], byte_order: str = "<", deflate: bool = False, **tags: int | tuple[int, ...]) -> bytes:
-    """A TIFF file of one strip for each plane, (H, W, C) or with planes (C, H, W), written byte by byte."""
-    numbers = {"photometric": 262, "planar": 284, "extra": 338, "format": 339, "colormap": 320}
-    planes = values if tags.get("planar") == 2 else values[None]
-    height, width = planes.shape[1:3]
-    channels = len(planes) if tags.get("planar") == 2 else values.shape[2]
-    strips = [plane.astype(plane.dtype.newbyteorder(byte_order)).tobytes() for plane in planes]
-    strips = [zlib.compress(strip) if deflate else strip for strip in strips]
-    offsets = tuple(8 + sum(map(len, strips[:k])) for k in range(len(strips)))
-    entries: dict[int, Any] = {
-        256: width, 257: height, 258: (8 * values.itemsize,) * channels, 259: 8 if deflate else 1,
-        273: offsets, 277: channels, 278: height, 279: tuple(map(len, strips)),
-    }  # fmt: skip
+def tiff(bits: int, byte_order: str = "<", **tags: int) -> bytes:
+    """A TIFF file of one gray pixel, with the value of an entry in its directory for each of some tags."""
+    numbers = {"subfile": 254, "photometric": 262, "planar": 284}
+    pixel = struct.pack(f"{byte_order}H", 51_400)[: bits // 8]
+    entries = {256: 1, 257: 1, 258: bits, 259: 1, 262: 1, 273: 8, 277: 1, 278: 1, 279: len(pixel)}
     entries |= {numbers[name]: value for name, value in tags.items()}
-
-    # the directory, with values of more than four bytes after it
-    data = b"".join(strips)
-    data += bytes(len(data) % 2)
-    start = 8 + len(data)
-    directory, later = struct.pack(f"{byte_order}H", len(entries)), b""
+    head = struct.pack(f"{byte_order}2sHI", b"II" if byte_order == "<" else b"MM", 42, 10)
+    directory = struct.pack(f"{byte_order}H", len(entries))
     for tag, value in sorted(entries.items()):
-        cells = value if isinstance(value, tuple) else (value,)
-        packed = struct.pack(f"{byte_order}{len(cells)}I", *cells)
-        if len(packed) > 4:
-            position = start + 2 + 12 * len(entries) + 4 + len(later)
-            later += packed
-            packed = struct.pack(f"{byte_order}I", position)
-        directory += struct.pack(f"{byte_order}HHI", tag, 4, len(cells)) + packed
-    head = (b"II" if byte_order == "<" else b"MM") + struct.pack(f"{byte_order}HI", 42, start)
-    return head + data + directory + bytes(4) + later
+        directory += struct.pack(f"{byte_order}HHII", tag, 4, 1, value)
+    return head + pixel.ljust(2) + directory + bytes(4)
 
 
-@pytest.mark.parametrize(("byte_order", "deflate"), [("<", False), ("<", True), (">", False)])
-def test_plain_tiffs_have_the_pixels_that_were_written(byte_order: str, deflate: bool) -> None:
-    expected = np.rint(RGB16 / 257)
-    color = array(read_image(tiff(RGB16, byte_order, deflate, photometric=2)))
-    gray = array(read_image(tiff(RGB16[..., :1], byte_order, deflate, photometric=1)))
-    assert np.abs(color - expected).max() <= 1
-    assert (gray[..., 0] == expected[..., 0]).all()
-    indices = np.arange(6, dtype=np.uint8).reshape(2, 3, 1)
-    palette = tuple(257 * value for value in range(256)) * 3
-    assert (array(read_image(tiff(indices, photometric=3, colormap=palette)))[..., :1] == indices).all()
+def test_plain_tiffs_are_read() -> None:
+    assert array(read_image(tiff(16)))[0, 0].tolist() == [200] * 3
+    assert array(read_image(tiff(8, ">")))[0, 0].tolist() == [200] * 3
+    assert array(read_image(tiff(8, photometric=0)))[0, 0].tolist() == [255 - 200] * 3
 
 
-FLOATS = (RGB16[..., :1] / 65535).astype(np.float32)
 MISREAD = {
-    "16 bits, white is zero": tiff(RGB16[..., :1], photometric=0),
-    "floats, white is zero": tiff(FLOATS, photometric=0, format=3),
-    "16-bit planes": tiff(RGB16.transpose(2, 0, 1), photometric=2, planar=2),
-    "planes of gray and alpha": tiff(
-        (RGB16[..., :2] >> 8).astype(np.uint8).transpose(2, 0, 1), deflate=True, photometric=1, planar=2, extra=2
-    ),
-    "signed bytes": tiff((RGB16[..., :1] >> 8).astype(np.int8), photometric=1, format=2),
-    "compressed floats, big-endian": tiff(FLOATS, ">", deflate=True, photometric=1, format=3),
-    "compressed signed 16 bits, big-endian": tiff(
-        (RGB16[..., :1] // 2).astype(np.int16), ">", deflate=True, photometric=1, format=2
-    ),
-    "a palette of 8 bits": tiff(
-        np.arange(6, dtype=np.uint8).reshape(2, 3, 1), photometric=3, colormap=tuple(range(256)) * 3
-    ),
+    "16 bits, white is zero": tiff(16, photometric=0),
+    "16 bits, big-endian": tiff(16, ">"),
+    "planes": tiff(8, planar=2),
+    "a palette": saved(Image.new("P", (3, 3)), "TIFF"),
+    "a thumbnail": tiff(8, subfile=1),
 }
 
 
 @pytest.mark.parametrize("kind", MISREAD)
-def test_tiffs_that_pillow_reads_as_another_picture_are_refused(tmp_path: Path, kind: str) -> None:
+def test_thumbnails_and_tiffs_that_pillow_may_read_as_another_picture_are_refused(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "scan.tif"
     path.write_bytes(MISREAD[kind])
+    Image.open(path).load()  # it is no damaged file
     for read in (read_image, read_mask):
-        with pytest.raises(ImageReadError, match="TIFF") as caught:
+        with pytest.raises(ImageReadError) as caught:
             read(path)  # type: ignore[operator]
         assert caught.value.source == str(path)
-    with Image.open(path) as image, pytest.raises(ImageReadError, match="TIFF"):
-        read_image(image)
+
+
+def test_camera_raw_files_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.nef").write_bytes(tiff(8))
+    with pytest.raises(ImageReadError, match=r"a\.nef"):
+        read_image(tmp_path / "a.nef")
 
 
 # Frames
@@ -557,25 +433,19 @@ def test_tiffs_that_pillow_reads_as_another_picture_are_refused(tmp_path: Path, 
 def frames_file(kind: str) -> bytes:
     colors = [(250, 0, 0), (0, 250, 0), (0, 0, 250)]
     frames = [Image.new("RGB", (8, 6), color) for color in colors]
-    options = {"lossless": True} if kind == "WEBP" else {}
-    return saved(frames[0], kind, save_all=True, append_images=frames[1:], **options)
+    return saved(frames[0], kind, save_all=True, append_images=frames[1:])
 
 
-@pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG", "TIFF"])
+@pytest.mark.parametrize("kind", ["GIF", "PNG", "TIFF"])
 def test_only_the_first_frame_is_used_and_it_is_said(tmp_path: Path, kind: str) -> None:
     path = tmp_path / f"moving.{kind.lower()}"
     path.write_bytes(frames_file(kind))
-    for read in (read_image, read_mask, lambda x: load_batch([x], (2, 2))):
-        with pytest.warns(MultiFrameWarning) as caught:
+    for read in (read_image, read_mask):
+        with pytest.warns(MultiFrameWarning, match=path.name) as caught:
             read(path)  # type: ignore[operator]
         assert len(caught) == 1
-        assert str(path) in str(caught[0].message)
     with pytest.warns(MultiFrameWarning):
         assert (array(read_image(path.read_bytes())) == [250, 0, 0]).all()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with pytest.raises(MultiFrameWarning):  # a warning stays a warning, not a read error
-            read_image(path)
 
 
 def test_a_pil_image_is_used_at_its_own_frame_and_not_moved() -> None:
@@ -602,16 +472,6 @@ def test_eight_bit_images_are_resized_exactly_as_pillow_does() -> None:
     for source in (rgb, torch.rand(3, 4, 4)):
         with pytest.raises(ValueError, match="nearest"):
             to_pixels(source, (2, 2), interpolation="nearest")
-
-
-def test_resize_leaves_the_right_size_alone_and_clamps_otherwise() -> None:
-    x = torch.rand(2, 3, 8, 6)
-    assert resize_pixels(x, (8, 6)) is x
-    steps = torch.zeros(1, 3, 16, 16)
-    steps[..., 8:] = 1
-    raw = torch.nn.functional.interpolate(steps, (24, 24), mode="bicubic", antialias=True)
-    assert raw.min() < -0.01  # the overshoot is real
-    assert torch.equal(resize_pixels(steps, (24, 24)), raw.clamp(0, 1))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
@@ -641,7 +501,21 @@ def test_the_small_picture_of_a_large_one_is_nearly_that_of_all_pixels() -> None
     assert np.abs(small_picture(picture) - expected).max() <= 3
 
 
+def test_an_overshoot_of_bicubic_interpolation_is_clamped() -> None:
+    steps = torch.zeros(1, 3, 16, 16)
+    steps[..., 8:] = 1
+    raw = torch.nn.functional.interpolate(steps, (24, 24), mode="bicubic", antialias=True)
+    assert raw.min() < -0.01
+    assert torch.equal(resize_pixels(steps, (24, 24)), raw.clamp(0, 1))
+
+
 # Lists
+
+
+def test_nested_lists_and_other_objects_are_a_type_error() -> None:
+    for nested in ([["a.png"]], ["a.png", ("b.png",)], [None], [3], 3):
+        with pytest.raises(TypeError):
+            split_images(nested)  # type: ignore[arg-type]
 
 
 def test_a_batch_is_its_images() -> None:
@@ -650,16 +524,5 @@ def test_a_batch_is_its_images() -> None:
     assert torch.equal(load_batch(mixed, (8, 8)), expected)
     assert torch.equal(load_batch((x for x in mixed), (8, 8)), expected)
     assert torch.equal(load_batch(mixed[2], (8, 8)), expected[2:3])
-
-
-def test_split_images() -> None:
-    image, rgb = Image.new("RGB", (2, 2)), noise()
-    for single in ("a.png", Path("a.png"), b"bytes", image, rgb, torch.rand(3, 4, 4), io.BytesIO()):
-        assert len(split_images(single)) == 1
-        assert split_images(single)[0] is single
-    assert split_images(["a.png", b"b", image]) == ["a.png", b"b", image]
-    assert split_images(x for x in ("a", "b")) == ["a", "b"]
     batch = torch.rand(4, 3, 5, 5)
-    assert all(torch.equal(x, y) for x, y in zip(split_images(batch), batch, strict=True))  # type: ignore[arg-type]
-    assert [x.shape for x in split_images(np.zeros((2, 5, 6, 3)))] == [(5, 6, 3)] * 2  # type: ignore[union-attr]
-    assert len(split_images(["a.png", batch, batch[0]])) == 6
+    assert len(split_images(["a.png", batch, batch[0], batch.permute(0, 2, 3, 1).numpy()])) == 10
