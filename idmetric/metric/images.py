@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Union, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageFile, ImageOps, PngImagePlugin, TiffImagePlugin
+from PIL import Image, ImageFile, ImageOps, PngImagePlugin, TiffImagePlugin, UnidentifiedImageError
 
 from idmetric.metric import paths
 from idmetric.metric.errors import RequestError
@@ -247,10 +247,12 @@ def _explaining(name: str) -> Iterator[None]:
     except (ImageReadError, Warning):
         raise
     except Exception as error:
-        reason = (
-            f"it is damaged, cut short, closed, or no image of a known format ({error!r}): save it as PNG or JPEG "
-            "(HEIC needs pip install pillow-heif and, in Python, pillow_heif.register_heif_opener())"
-        )
+        reason = f"it cannot be read, as it is damaged, cut short, closed or too large ({error!r})"
+        if isinstance(error, UnidentifiedImageError):
+            reason = (
+                "it is not an image of a known format, or its head is damaged: save it as PNG or JPEG (HEIC needs "
+                "pip install pillow-heif and, in Python, pillow_heif.register_heif_opener())"
+            )
         raise ImageReadError(name, reason) from error
 
 
@@ -281,7 +283,7 @@ def _file(source: Any, name: str) -> BinaryIO | str:
     if isinstance(data, str):
         raise ImageReadError(name, "it gives text: open the file in mode 'rb'")
     if not data:
-        raise ImageReadError(name, "it is empty; a file object that was read already needs seek(0)")
+        raise ImageReadError(name, "it is empty: fetch or write it again; a file object already read needs seek(0)")
     return io.BytesIO(data)
 
 

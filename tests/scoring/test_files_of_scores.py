@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import os
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -332,5 +331,3 @@ def test_one_mask_for_two_images_is_refused(run: Run, folder: Path, saved: Path)
     os.link(folder / "gen/a/0.png", folder / "gen/again.png")
     (folder / "masks/again.png").symlink_to("0.png")
     masks_of(folder / "masks", [str(folder / "gen/a/0.png"), str(folder / "gen/again.png")])  # one image
-
-

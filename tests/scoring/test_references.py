@@ -83,15 +83,13 @@ def test_references_of_another_model_or_without_patches_are_refused(metric, save
         IdentityLoss(metric, saved, distance="joint")
 
 
-def test_a_file_among_photos_or_as_an_image_is_refused(metric, saved, photos, tmp_path):
+def test_a_file_among_photos_or_as_an_image_is_refused(metric, saved, photos):
     with pytest.raises(RequestError, match="alone"):
         score(metric, [saved, photos / "ann_0.png"], photos.parent / "new")
     with pytest.raises(RequestError, match=r"absent\.idm"):
         score(metric, photos / "absent.idm", photos.parent / "new")
-    Image.new("RGB", (8, 8)).save(tmp_path / "picture.idm", "PNG")  # not even a picture with this ending is read
-    for path in (saved, tmp_path / "picture.idm"):
-        with pytest.raises(ImageReadError, match=rf"{path.name}.*embeddings"):
-            metric.embed(path)
+    with pytest.raises(ImageReadError, match=saved.name):
+        metric.embed(saved)
 
 
 @pytest.mark.parametrize("aggregate", ["mean", "min"])
