@@ -26,7 +26,7 @@ import numpy as np
 from numpy.random import Generator
 from PIL import Image, ImageOps
 
-from idmetric.data.old_manifest.table import read
+from idmetric.data.manifest import read, take
 from idmetric.matching.assignment import State
 
 KINDS = ("right", "look-alikes", "replaced", "missing", "twice")
@@ -104,12 +104,12 @@ class Composite:
 
 def identities(data: Path) -> list[Identity]:
     """The subjects with photos enough, of kinds that people personalize; `tiny` was trained on none of them."""
-    manifest = read(data / "manifest.csv")
+    table = read(data / "manifest.csv")
     photos: dict[str, list[Photo]] = {}
     for dataset in DATASETS:
-        for row in manifest.filter(dataset=dataset):
-            mask = data / row.mask if row.mask else None
-            photos.setdefault(row.identity, []).append(Photo(data / row.path, mask))
+        for row in take(table, table["dataset"] == dataset).itertuples():
+            mask = Path(row.mask) if row.mask else None
+            photos.setdefault(row.identity, []).append(Photo(Path(row.path), mask))
     pool = []
     for name, photos_of_name in photos.items():
         if len(photos_of_name) >= FEWEST_PHOTOS and not name.startswith(NOT_PERSONALIZED):

@@ -14,10 +14,11 @@ from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
+from pandas import DataFrame
 from PIL import Image
 
-from idmetric.data.old_manifest.table import Manifest, read
-from idmetric.metric.images import SIZE
+from idmetric.data.manifest import read, take
+from idmetric.metric.images import SIZE, read_image
 from idmetric.scoring.copies import THRESHOLD, Print, compare, take_print
 
 COPIED = 100  # photos of each set that are copied
@@ -28,8 +29,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("data", type=Path)
     args = parser.parse_args()
-    photos = read(args.data / "manifest.csv").filter(split="dev")
-    sets = {name: photos.filter(dataset=name) for name in dict.fromkeys(photos.column("dataset"))}
+    photos = read(args.data / "manifest.csv")
+    photos = take(photos, photos["split"] == "dev")
+    sets = dict(iter(photos.groupby("dataset", sort=False)))
     for name, data in sets.items():
         genuine(name, data)
     for name, data in sets.items():
@@ -41,10 +43,10 @@ def print_of(image: Image.Image) -> Print:
     return take_print(np.asarray(image.resize((SIZE, SIZE), Image.Resampling.LANCZOS)))
 
 
-def genuine(name: str, data: Manifest) -> None:
+def genuine(name: str, data: DataFrame) -> None:
     """Print the alarms among all photo pairs of one identity, and among those of two."""
-    prints = [print_of(data.image(row)) for row in range(len(data))]
-    identity = np.array(data.column("identity"), object)
+    prints = [print_of(read_image(path)) for path in data["path"]]
+    identity = data["identity"].to_numpy()
     is_same = identity[:, None] == identity
     for label, is_wanted in (("one identity", is_same), ("two identities", ~is_same)):
         pairs = np.argwhere(np.triu(is_wanted, 1)).tolist()
@@ -53,13 +55,13 @@ def genuine(name: str, data: Manifest) -> None:
         print(f"{name}, {label}: {len(pairs)} pairs, {alarms} alarms, highest agreement {max(agreements):.2f}")
 
 
-def copied(name: str, data: Manifest) -> None:
+def copied(name: str, data: DataFrame) -> None:
     """Print how many copies of photos are found."""
     rng = np.random.default_rng(0)
     found = defaultdict(list)
-    chosen = range(0, len(data), max(1, len(data) // COPIED))
-    for k in chosen:
-        photo = data.image(k)
+    chosen = data["path"][:: max(1, len(data) // COPIED)]
+    for path in chosen:
+        photo = read_image(path)
         own = print_of(photo)
         for kind, copy in copies(photo, rng).items():
             found[kind].append(compare(own, print_of(copy)).agreement)

@@ -37,10 +37,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
+from idmetric.data.manifest import checked
 from idmetric.data.nearest import nearest, unit
-from idmetric.data.old_manifest.table import Manifest, Row
 from idmetric.evaluate.protocols import folder
 from idmetric.evaluate.protocols.common.ranked import Search, searched
 from idmetric.evaluate.protocols.common.scorers import Bound, EvalSettings, VectorScorer, slices
@@ -93,15 +94,17 @@ def measure(images: int, channels: int, samples: int) -> None:
 
     folder.searched = timed  # type: ignore[assignment]
     folder.bind = lambda data, models, settings: Bound(data, {"random": scorer}, [])  # type: ignore[assignment]
-    manifest = Manifest.from_rows(Row(f"identity {k // 10}", f"{k}.jpg") for k in range(images))
+    photos = checked(
+        pd.DataFrame({"identity": [f"identity {k}" for k in identity], "path": [f"{k}.jpg" for k in rows]})
+    )
     start = now()
-    results = folder.run(manifest, {"random": None}, EvalSettings(bootstrap=samples))
+    results = folder.run(photos, {"random": None}, EvalSettings(bootstrap=samples))
     drawn = now() - start - spent
 
     start = now()
     with tempfile.TemporaryDirectory() as out:
         write(results, Path(out), "folder")
-    eval_page(results, manifest)
+    eval_page(results, photos)
     written = now() - start
 
     rate = f"{2 * images**2 * channels / product[0] / 1e9:.0f}"
