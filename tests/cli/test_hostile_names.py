@@ -6,14 +6,15 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from PIL import Image
 from safetensors.numpy import save_file
 
 from idmetric.cli.command import say
 from idmetric.cli.main import main
-from idmetric.data.old_manifest.summary import as_text
-from idmetric.data.old_manifest.table import Manifest, Row
+from idmetric.data.manifest import checked
+from idmetric.data.summary import as_text
 from idmetric.evaluate.protocols.common import tables
 from idmetric.evaluate.protocols.common.result import Result, Value
 from idmetric.metric.idsim import TINY
@@ -37,8 +38,8 @@ def test_tables_show_names_in_one_line() -> None:
     for text in (tables.table([result]), tables.markdown([result]), tables.latex([result])):
         assert not set(text) & set("\x1b\r\u202e")
         assert not any(line.startswith("idmetric score: done") for line in text.splitlines())
-    manifest = Manifest.from_rows([Row(NAME, f"{NAME}.png")], Path())
-    assert SHOWN in as_text(manifest, {"files are missing": [NAME]})
+    table = checked(pd.DataFrame({"identity": [NAME], "path": [f"{NAME}.png"]}))
+    assert SHOWN in as_text(table, {"files are missing": [NAME]})
 
 
 def test_errors_show_names_of_files_and_tensors_in_one_line(

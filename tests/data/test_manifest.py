@@ -344,11 +344,6 @@ def test_columns_are_replaced_without_a_change_of_types() -> None:
         write(with_columns(table, role="fake"), "m.csv")
 
 
-def test_twins_are_named_when_a_file_is_read(tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match="'rex' and 'Rex'"):
-        read(write_text(tmp_path / "m.csv", "identity,path\nrex,1\nRex,2\n"))
-
-
 # Several manifests, and parts of one
 
 

@@ -87,7 +87,7 @@ def _serve() -> None:
 
     for name in (
         "cli.score", "cli.match", "cli.gallery", "cli.eval", "cli.data", "cli.train", "gallery",
-        "metric.idsim", "scoring.copies", "data.old_manifest.table", "data.importers.run", "data.painter",
+        "metric.idsim", "scoring.copies", "data.manifest", "data.importers.run", "data.painter",
         "evaluate.protocols.folder", "evaluate.protocols.common.scorers", "evaluate.report.evaluation",
         "scoring.sheet", "train.nearid.recipe", "matching.matching",
     ):  # fmt: skip

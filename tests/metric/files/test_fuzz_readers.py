@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from idmetric import CheckpointError, load
-from idmetric.data.old_manifest.table import ManifestError, read
+from idmetric.data.manifest import FORMATS, ManifestError, read, write
 from idmetric.metric.errors import RequestError
 from idmetric.metric.images import ImageReadError, read_image, to_pixels
 from idmetric.metric.masks import cut_out, read_mask
@@ -106,12 +106,11 @@ def manifest(kind: str) -> Callable[[Random, Path], Path]:
 
 def use_manifest(path: Path) -> None:
     """Read, and do all that a manifest promises; what it accepts it can also write and read again."""
-    found = read(path)
-    repr(found)
-    rows = list(found)
-    found.sources()
-    found.write(path.with_name("again.parquet"))
-    assert len(read(path.with_name("again.parquet"))) == len(rows)
+    table = read(path)
+    for ending in FORMATS:
+        again = path.with_name(f"again{ending}")
+        write(table, again)
+        assert read(again)["id"].tolist() == table["id"].tolist()
 
 
 def pairs(rng: Random, folder: Path) -> Path:
