@@ -8,11 +8,12 @@ import signal
 import sys
 import traceback
 from collections.abc import Generator
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from idmetric.train.processes import Processes
 from idmetric.train.recipe import Recipe
@@ -27,7 +28,7 @@ def batches(recipe: Recipe, steps: range, seed: int, workers: int, processes: Pr
         workers: loading processes, see `worker_count`; 0 loads in this process.
     """
     count = worker_count(workers, processes)
-    yield from DataLoader(
+    loader = DataLoader(
         Steps(recipe, seed, processes.rank),
         batch_size=None,
         sampler=steps,
@@ -37,6 +38,28 @@ def batches(recipe: Recipe, steps: range, seed: int, workers: int, processes: Pr
         worker_init_fn=_start_worker,
         pin_memory=processes.device.type == "cuda",
     )
+    try:
+        for batch in loader:
+            yield batch.unpacked() if isinstance(batch, Packed) else batch
+    except RuntimeError as error:  # of torch, for a loading process that has died
+        yield Failure(" ".join(str(error).split()))
+
+
+class Packed:
+    """A batch on its way from a loading process, its tensors in shared memory."""
+
+    def __init__(self, batch: Any) -> None:
+        self.data = bytes(ForkingPickler.dumps(batch))
+
+    def unpacked(self) -> Any:
+        """The batch."""
+        return ForkingPickler.loads(self.data)
+
+    def pin_memory(self) -> Any:
+        """The batch in pinned memory, for the DataLoader."""
+        from accelerate.utils import recursively_apply
+
+        return recursively_apply(torch.Tensor.pin_memory, self.unpacked())
 
 
 def seed_all(*numbers: int) -> None:
@@ -58,8 +81,13 @@ class Steps(Dataset[Any]):
     def __getitem__(self, step: int) -> Any:
         seed_all(self.seed, step, self.rank, 1)
         try:
-            return self.recipe.load(step)
+            batch = self.recipe.load(step)
+            if get_worker_info() is None:
+                return batch
+            return Packed(batch)  # a queue would drop it without a word, for want of shared memory or descriptors
         except Exception as error:  # all processes learn of it and stop together
+            if "shared memory" in str(error):
+                return Failure(f"{error}; try --workers 0, or a container with more (docker run --shm-size=8g)")
             expected = isinstance(error, OSError | ValueError)
             return Failure(str(error) if expected else traceback.format_exc())
 

@@ -55,25 +55,51 @@ class Stopped:
         return f"stopped after step {self.step}, which is saved: the same command resumes from there"
 
 
-@contextlib.contextmanager
-def _interrupts() -> Iterator[list[int]]:
-    """Within the block, SIGTERM and Ctrl-C are only added to the list; a second Ctrl-C stops at once."""
-    signals: list[int] = []
+class _Interrupts:
+    """SIGTERM and Ctrl-C, which stop a run between two steps, or at once while it waits for a batch.
 
-    def add(number: int, frame: FrameType | None) -> None:
-        if signals and number == signal.SIGINT:
+    Attributes:
+        signals: numbers of those that have arrived. A second Ctrl-C stops at once.
+    """
+
+    def __init__(self) -> None:
+        self.signals: list[int] = []
+        self._is_waiting = False
+
+    @contextlib.contextmanager
+    def noted(self) -> Iterator[_Interrupts]:
+        """Within the block, both signals are noted here."""
+        if threading.current_thread() is not threading.main_thread():  # which alone can handle signals
+            yield self
+            return
+        handlers = {number: signal.signal(number, self._note) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield self
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+
+    def next_batch(self, feed: Iterator[Any]) -> Any:
+        """The next batch; None after a signal."""
+        try:
+            self._is_waiting = True
+            batch = None if self.signals else next(feed)
+            self._is_waiting = False
+        except _Interrupted:
+            return None
+        return batch
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.signals and number == signal.SIGINT:
             raise KeyboardInterrupt
-        signals.append(number)
+        self.signals.append(number)
+        if self._is_waiting:
+            self._is_waiting = False
+            raise _Interrupted
 
-    if threading.current_thread() is not threading.main_thread():  # which alone can handle signals
-        yield signals
-        return
-    handlers = {number: signal.signal(number, add) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield signals
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+
+class _Interrupted(BaseException):
+    """A signal has ended the wait for a batch."""
 
 
 def fit(recipe: Recipe, out: StrPath, settings: TrainSettings, processes: Processes) -> Stopped | None:
@@ -105,8 +131,8 @@ def fit(recipe: Recipe, out: StrPath, settings: TrainSettings, processes: Proces
             raise TrainError(f"{out} is not the same folder for all processes: name one that all machines share")
         recipe.prepare(out)
         run = _Run(recipe, out, settings, processes)
-        signals = stack.enter_context(_interrupts())
-        stopped = run.train(signals)
+        interrupts = stack.enter_context(_Interrupts().noted())
+        stopped = run.train(interrupts)
         if stopped is None:
             run.finish(record)
         return stopped
@@ -184,12 +210,8 @@ class _Run:
             self.best = record["best"]
             self.validated = record["validated"]
 
-    def train(self, signals: Sequence[int]) -> Stopped | None:
-        """Train all steps that are not done yet, up to a signal to stop.
-
-        Args:
-            signals: numbers of signals to stop, as they arrive.
-        """
+    def train(self, interrupts: _Interrupts) -> Stopped | None:
+        """Train all steps that are not done yet, up to a signal to stop."""
         settings = self.settings
         recipe = self.recipe
         processes = self.processes
@@ -202,8 +224,9 @@ class _Run:
             meter = Meter()
             for step in steps:
                 meter.wait()
-                batch = next(feed)
+                batch = interrupts.next_batch(feed)
                 meter.go()
+                signals = interrupts.signals
                 if self._must_stop(step, batch, signals):
                     return Stopped(self.done, signals[-1] if signals else signal.SIGTERM)
                 meter.add(self._step(step, batch))

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import random
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -384,6 +385,52 @@ def test_a_batch_that_cannot_be_loaded_is_named(tmp_path: Path, workers: int) ->
     with pytest.raises(TrainError, match=r"batch of step 3 cannot be loaded: lost\.png"):
         train(tmp_path / "run", Config(missing=2), workers=workers)
     assert list(state.checkpoints(tmp_path / "run")) == [2]  # what was trained before is kept
+
+
+class Unsendable:
+    def __reduce__(self) -> Any:
+        raise RuntimeError("unable to allocate shared memory(shm): No space left on device (28)")
+
+
+class BadLoader(PairRecipe):
+    """Its third batch cannot be sent by a loading process, or ends it, or never comes."""
+
+    how = ""
+
+    def load(self, step: int) -> Any:
+        if step == 2 and self.how == "unsendable":
+            return Unsendable()
+        if step == 2 and self.how == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if step == 2 and self.how == "stuck":
+            time.sleep(600)
+        return super().load(step)
+
+
+@pytest.mark.parametrize(("how", "reason"), [("unsendable", "shared memory"), ("killed", "DataLoader worker")])
+def test_a_loading_process_that_fails_ends_the_run_in_one_line(tmp_path: Path, how: str, reason: str) -> None:
+    """A queue that cannot send a batch for want of shared memory would drop it, and the run would wait for ever."""
+    recipe = type("Bad", (BadLoader,), {"how": how})
+    with pytest.raises(TrainError, match=reason) as error:
+        train(tmp_path / "run", kind=recipe, workers=1)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_one_signal_ends_a_run_that_waits_for_a_batch(tmp_path: Path, number: signal.Signals, workers: int) -> None:
+    recipe = type("Stuck", (BadLoader,), {"how": "stuck"})
+
+    def send() -> None:
+        until(lambda: steps_logged(tmp_path / "run") >= 2)
+        time.sleep(0.2)
+        os.kill(os.getpid(), number)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    train(tmp_path / "run", kind=recipe, workers=workers)
+    sender.join()
+    assert list(state.checkpoints(tmp_path / "run")) == [2]
 
 
 def test_a_finished_run_says_so_and_does_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
