@@ -38,11 +38,8 @@ def batches(recipe: Recipe, steps: range, seed: int, workers: int, processes: Pr
         worker_init_fn=_start_worker,
         pin_memory=processes.device.type == "cuda",
     )
-    try:
-        for batch in loader:
-            yield batch.unpacked() if isinstance(batch, Packed) else batch
-    except RuntimeError as error:  # of torch, for a loading process that has died
-        yield Failure(" ".join(str(error).split()))
+    for batch in loader:
+        yield batch.unpacked() if isinstance(batch, Packed) else batch
 
 
 class Packed:

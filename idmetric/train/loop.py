@@ -132,7 +132,12 @@ def fit(recipe: Recipe, out: StrPath, settings: TrainSettings, processes: Proces
         recipe.prepare(out)
         run = _Run(recipe, out, settings, processes)
         interrupts = stack.enter_context(_Interrupts().noted())
-        stopped = run.train(interrupts)
+        try:
+            stopped = run.train(interrupts)
+        except RuntimeError as error:
+            if not str(error).startswith("DataLoader worker"):
+                raise
+            raise TrainError(f"{error} The last checkpoint is of step {run.saved}") from error  # torch's, at any time
         if stopped is None:
             run.finish(record)
         return stopped
