@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import urllib.parse
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +60,17 @@ def open_client(url: str, key: str = "", *, timeout: float, max_retries: int) ->
         max_retries=max_retries,
         http_client=http_client,
     )
+
+
+def key_for(url: str, variable: str | None = None) -> str:
+    """The key in an environment variable; by default that in OPENAI_API_KEY for OpenAI's own address, else none."""
+    parts = urllib.parse.urlsplit(url)
+    if variable is None:
+        is_openai = (parts.scheme, parts.hostname, parts.port or 443) == ("https", "api.openai.com", 443)
+        return os.environ.get("OPENAI_API_KEY", "") if is_openai else ""
+    if variable not in os.environ:
+        raise RequestError(f"the environment variable {variable} is not set; it must hold the key for {url}")
+    return os.environ[variable]
 
 
 def check_address(url: str) -> None:

@@ -142,28 +142,11 @@ def test_one_label_of_several_is_the_subject(run: Runner, photos: pd.DataFrame, 
     assert (made == np.where(labels == 2, 255, 0)).all()
 
 
-def test_masks_are_made_by_a_remover(run: Runner, photos: pd.DataFrame, tmp_path: Path) -> None:
-    assert run("masks photos.csv --remover clean -o out.csv --quiet") == 0
-    made = read(tmp_path / "out.csv")
-    for k in range(4):
-        found, true = (np.asarray(m) > 0 for m in (read_pair(made["path"][k], made["mask"][k])[1], disc(SIZE)))
-        assert (found & true).sum() / (found | true).sum() > 0.9
-    times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("out_masks/**/*.png")}
-    assert len(times) == 4
-    assert run("masks photos.csv --remover clean -o out.csv --quiet") == 0
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("out_masks/**/*.png")} == times
-
-
-@pytest.mark.parametrize("words", ["--remover clean", "--from masks"])
-def test_texts_without_an_image_stay_as_they_are(run: Runner, photos: pd.DataFrame, tmp_path: Path, words: str) -> None:
+def test_texts_without_an_image_stay_as_they_are(run: Runner, photos: pd.DataFrame, tmp_path: Path) -> None:
     put(tmp_path / "masks", dict.fromkeys(ALL, disc(SIZE)))
     text = {"identity": "mug_a", "id": "asked", "text": "a mug with a blue rim", "group": "g", "slot": "query"}
     write(pd.concat([pd.DataFrame([text]), photos], ignore_index=True), tmp_path / "mixed.csv")
-    assert run(f"masks mixed.csv {words} -o out.csv --quiet") == 0
+    assert run("masks mixed.csv --from masks -o out.csv --quiet") == 0
     made = read(tmp_path / "out.csv")
     assert made["mask"].isna().tolist() == [True, False, False, False, False]
     assert made["text"][0] == text["text"]
-
-
-def test_options_that_do_not_fit_are_refused(run: Runner, photos: pd.DataFrame) -> None:
-    run.fails("--threshold", "masks photos.csv --remover clean --threshold 0.5 -o out.csv")

@@ -12,27 +12,26 @@ from PIL import Image
 
 from idmetric.cli.data import main
 from idmetric.data.frames.choose import SAMPLINGS
-from idmetric.data.generate.masks import SEGMENTER, Sam
-from idmetric.data.generate.weights import Place
-from idmetric.data.old_manifest.table import read
+from idmetric.data.frames.sam import SEGMENTER, Sam
+from idmetric.data.manifest import read
 from idmetric.metric.errors import CheckpointError
+from idmetric.metric.masks import read_mask
 from tests import diffusion_parts as parts
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
-CPU = Place("cpu")
 
 
 def noise(seed: int = 0, size: tuple[int, int] = (60, 40)) -> Image.Image:
     return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8))
 
 
-def lasot(root: Path, box: str = "10,8,40,24") -> Path:
+def lasot(root: Path) -> Path:
     """A clip of airplanes in LaSOT's layout, 7 seconds long at 1 frame per second."""
     folder = root / "airplane" / "airplane-1"
     (folder / "img").mkdir(parents=True)
     for k in range(14):
         noise(k).save(folder / "img" / f"{k + 1:08}.jpg")
-    (folder / "groundtruth.txt").write_text(f"{box}\n" * 14)
+    (folder / "groundtruth.txt").write_text("10,8,40,24\n" * 14)
     return root
 
 
@@ -51,17 +50,15 @@ def slow_clips(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_frames_of_lasot_get_masks_of_their_boxes(tmp_path: Path) -> None:
     root, out = lasot(tmp_path / "LaSOT"), tmp_path / "out.parquet"
     assert main(words(root, out, "--segment", parts.saved() / "sam2")) == 0
-    made, sam = read(out), Sam(CPU, SEGMENTER.at(str(parts.saved() / "sam2")))
-    assert set(made.column("category")) == {"airplane"}
-    assert len(made) == 6  # Table 4
-    for k, row in enumerate(made):
-        frame = root / "airplane" / "airplane-1" / "img" / f"{int(made.column('x_frame')[k]) + 1:08}.jpg"
-        expected = sam.body(Image.open(frame).convert("RGB"), (10, 8, 50, 32))
-        mask = made.mask(k)
-        assert mask is not None
-        assert (mask.numpy() == expected).all()
-        assert made.column("x_coverage")[k] == pytest.approx(expected.mean())
-        assert (row.parameters or {})["sam"].startswith("sam2#")
+    table, sam = read(out), Sam(SEGMENTER.at(str(parts.saved() / "sam2")), "cpu")
+    assert set(table["category"]) == {"airplane"}
+    assert len(table) == 6  # Table 4
+    for row in table.itertuples():
+        frame = root / "airplane" / "airplane-1" / "img" / f"{int(row.frame) + 1:08}.jpg"
+        expected = sam.mask(Image.open(frame).convert("RGB"), (10, 8, 50, 32))
+        assert np.array_equal(read_mask(row.mask).numpy() > 0, expected)
+        assert row.coverage == pytest.approx(expected.mean())
+        assert '"sam2#' in row.parameters
 
 
 def test_got10k_names_the_class_of_each_clip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,17 +71,14 @@ def test_got10k_names_the_class_of_each_clip(tmp_path: Path, monkeypatch: pytest
     (folder / "meta_info.ini").write_text("[METAINFO]\nanno_fps: 10Hz\nobject_class: bird\nmotion_class: flying\n")
     given = ["frames", tmp_path / "GOT-10k", "--sampling", "got10k", "--segment", parts.saved() / "sam2", "-o", out]
     assert main([*map(str, given), "--device", "cpu", "--quiet"]) == 0
-    assert read(out).column("category") == ["bird"] * 2  # one frame of each second
+    assert read(out)["category"].tolist() == ["bird"] * 2  # one frame of each second
 
 
 def test_wrong_use_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root, out = lasot(tmp_path / "LaSOT"), tmp_path / "out.parquet"
-    for more, message in (
-        (("--segment", "--workers", 2), "in one thread"),
-        (("--segment", "--masks", root), "leave --masks out"),
-    ):
-        assert main(words(root, out, *more)) != 0
-        assert message in capsys.readouterr().err
+    for option, value in (("--workers", 2), ("--masks", root)):
+        assert main(words(root, out, "--segment", option, value)) == 1
+        assert option in capsys.readouterr().err
     (tmp_path / "empty").mkdir()
     with pytest.raises(CheckpointError, match="empty"):
-        Sam(CPU, SEGMENTER.at(str(tmp_path / "empty"))).body(noise(), (0, 0, 5, 5))
+        Sam(SEGMENTER.at(str(tmp_path / "empty")), "cpu").mask(noise(), (0, 0, 5, 5))

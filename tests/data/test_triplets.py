@@ -17,7 +17,6 @@ from idmetric.data.generate.engines import open_engine
 from idmetric.data.generate.idsim import noise_task
 from idmetric.data.generate.wording import read_wording
 from idmetric.data.manifest import ManifestError, checked, merge, read, take, write
-from idmetric.data.old_manifest.bridge import to_manifest
 from idmetric.data.split import leaks
 
 Source = Callable[..., pd.DataFrame]
@@ -117,7 +116,7 @@ def test_identity_negatives_are_edits_and_originals_of_others_in_their_share(sha
 def test_triplets_with_an_original_as_negative_get_no_noise() -> None:
     """ "Whenever a triplet includes an identity-edited negative" (A.2.2): the original negatives have no artifacts."""
     out = mixture(mined(1), None, edited(60), count=60, ratio=(0, 0, 1))
-    task = noise_task(to_manifest(out), open_engine("flux_fill"), read_wording())
+    task = noise_task(out, open_engine("flux_fill"), read_wording())
     noised = {out["group"][job.source or 0] for job in task.jobs}
     edits = set(out["group"][out["role"] == "identity-edit"])
     assert noised == edits

@@ -25,7 +25,7 @@ COMMANDS = {
     "mine": "find hard negatives and hard pairs by nearest neighbors",
     "frames": "choose sharp frames of videos that show the subject well",
     "generate": "edit or generate images with diffusion models",
-    "masks": "attach masks of a folder to images, or make them",
+    "masks": "attach masks of a folder to images",
 }
 # optional packages that a subcommand needs in addition to pyarrow, and their extra; engines of `generate` report theirs
 NEEDS: dict[str, tuple[str, dict[str, str]]] = {
@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "idmetric data") -> int:
 def _run(args: Namespace) -> int:
     extra, packages = NEEDS.get(args.command, ("eval", {}))
     packages = {"pyarrow": "pyarrow", **packages}
-    if getattr(args, "segment", None) or getattr(args, "remover", None) not in (None, "clean"):  # by models
+    if getattr(args, "segment", None):
         packages["transformers"] = "transformers"
     need(extra, f"idmetric data {args.command}", **packages)
     with warnings_as_lines(), fixable():

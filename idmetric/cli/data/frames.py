@@ -32,9 +32,9 @@ from idmetric.cli.data.common import add_on_error, add_output, check_output, pro
 from idmetric.cli.options import natural, positive
 
 if TYPE_CHECKING:
-    from idmetric.data.frames.clips import AnnotatedClip
+    from idmetric.data.frames.clips import AnnotatedClip, Categories
     from idmetric.data.frames.extract import Extraction, Record
-    from idmetric.data.generate.masks import Sam
+    from idmetric.data.frames.sam import Sam
 
 SAMPLINGS = ("lasot", "got10k", "youtubevis", "uco3d")
 _SAM = "facebook/sam2.1-hiera-large"
@@ -66,29 +66,18 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Sample all clips; returns 4 if some were skipped."""
-    from idmetric.data.frames.annotations import of_clips, with_codes
     from idmetric.data.frames.choose import SAMPLINGS as FULL
-    from idmetric.data.frames.clips import find_clips
-    from idmetric.data.frames.extract import Extraction, to_manifest
+    from idmetric.data.frames.extract import Extraction, to_table
     from idmetric.matching.frames import ClipError
 
-    # the clips, without the frames of a previous run
     check_output(args.out)
     folder = args.out.with_name(f"{args.out.stem}_frames")
     extraction = Extraction(FULL[args.sampling], args.seed, _sam(args))
-    is_published = args.masks is not None and args.masks.suffix.lower() == ".json"
-    clips = find_clips(args.clips, None if is_published else args.masks)
-    clips = [clip for clip in clips if not clip.frames.resolve().is_relative_to(folder.resolve())]
-    if is_published:
-        clips, categories = with_codes(clips, args.masks)
-    else:
-        categories = of_clips(clips)
+    clips, categories = _clips(args, folder)
 
-    # their frames
-    skip = args.on_error == "skip"
-    records: list[Record] = []
+    records = []
     problems: list[str] = []
-    work = partial(_outcome, folder=folder, extraction=extraction, skip=skip)
+    work = partial(_outcome, folder=folder, extraction=extraction, skip=args.on_error == "skip")
     with ThreadPoolExecutor(args.workers) as pool:
         for outcome in progress(pool.map(work, clips), len(clips), "frames", args.quiet):
             if isinstance(outcome, str):
@@ -96,7 +85,7 @@ def run(args: Namespace) -> int:
             else:
                 records.append(outcome)
                 problems += outcome["unreadable"]
-    if problems and not skip:
+    if problems and args.on_error != "skip":
         raise ClipError(
             f"{len(problems)} of {len(clips)} clips cannot be used; the remaining ones are done and are not read again "
             "(--on-error skip leaves unreadable clips out):\n" + "\n".join(problems)
@@ -104,30 +93,16 @@ def run(args: Namespace) -> int:
     for line in problems:
         say(f"skipped: {line}")
 
-    # their manifest
-    manifest = to_manifest(records, folder, args.dataset or args.sampling, args.category_level, categories)
+    table = to_table(records, folder, args.dataset or args.sampling, categories)
     summary = _summary(records, extraction.sampling.least)
-    if not len(manifest):
+    if not len(table):
         raise ClipError(f"no instance has enough valid frames; nothing is written\n{summary}")
-    save(manifest, args.out)
+    save(table, args.out)
     print(summary)
-    unnamed = manifest.column("category").count(None)
+    unnamed = table["category"].isna().sum()
     if unnamed:
         say(f"{unnamed} images have no category, which prompts need: --category-level takes it from the clip's path")
     return status_of(problems)
-
-
-def _sam(args: Namespace) -> Sam | None:
-    if args.segment is None:
-        return None
-    if args.masks is not None:
-        raise ValueError("--segment draws masks of boxes: leave --masks out")
-    if args.workers > 1:
-        raise ValueError("--segment runs in one thread: leave --workers out")
-    from idmetric.data.generate.masks import SEGMENTER, Sam
-    from idmetric.data.generate.weights import Place
-
-    return Sam(Place(args.device), SEGMENTER.at(args.segment))
 
 
 def _outcome(clip: AnnotatedClip, folder: Path, extraction: Extraction, skip: bool) -> Record | str:
@@ -139,6 +114,36 @@ def _outcome(clip: AnnotatedClip, folder: Path, extraction: Extraction, skip: bo
         return extract(clip, folder, extraction, skip)
     except ClipError as error:
         return str(error)
+
+
+def _clips(args: Namespace, folder: Path) -> tuple[list[AnnotatedClip], Categories]:
+    """The clips but for the frames of a previous run in `folder`, and their categories."""
+    from idmetric.data.frames.clips import categories_of, find_clips, with_codes
+
+    is_published = args.masks is not None and args.masks.suffix.lower() == ".json"
+    clips = find_clips(args.clips, None if is_published else args.masks)
+    clips = [clip for clip in clips if not clip.frames.resolve().is_relative_to(folder.resolve())]
+    if is_published:
+        clips, categories = with_codes(clips, args.masks)
+    else:
+        categories = categories_of(clips)
+    for clip in clips:
+        folders = clip.name.split("/")[:-1]
+        if args.category_level and args.category_level <= len(folders):
+            categories[clip.name, 0] = folders[args.category_level - 1]
+    return clips, categories
+
+
+def _sam(args: Namespace) -> Sam | None:
+    if args.segment is None:
+        return None
+    if args.masks is not None:
+        raise ValueError("--segment draws masks of boxes: leave --masks out")
+    if args.workers > 1:
+        raise ValueError("--segment runs in one thread: leave --workers out")
+    from idmetric.data.frames.sam import SEGMENTER, Sam
+
+    return Sam(SEGMENTER.at(args.segment), args.device)
 
 
 def _summary(records: Sequence[Mapping[str, Any]], least: int) -> str:

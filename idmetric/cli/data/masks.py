@@ -1,9 +1,8 @@
-"""Give the images of a manifest masks: of a folder that another program made, or made here.
+"""Give the images of a manifest the masks of a folder that another program made, such as rembg.
 
 examples:
   idmetric data masks objects.parquet --from rmbg_masks/ -o masked.parquet
   idmetric data masks photos.parquet --from labels/ --mask-id 2 -o masked.parquet
-  idmetric data masks objects.parquet --remover clean -o masked.parquet
   idmetric data masks photos.parquet --from alpha/ --threshold 0.5 --on-error skip -o masked.parquet
 
 --from attaches masks by name: the mask of photos/mug/1.jpg is the first of DIR/photos/mug/1.png, DIR/mug/1.png and
@@ -11,9 +10,6 @@ DIR/1.png that exists. A mask of its image's shape and another size is scaled, a
 OUT, OUT's name + _masks; a mask of another shape, an empty one, and an image without a mask are errors, or left out
 with --on-error skip. Values between black and white stay soft. White on black, alpha (cut-outs), palettes and labels
 are read as docs/use/masks.md says.
-
---remover clean makes masks of objects on a near-uniform background, without a model. For other photos, let a program
-such as rembg make the masks, and attach them by --from.
 """
 
 from __future__ import annotations
@@ -33,14 +29,13 @@ _SHOWN = 5  # files that a note names
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of `idmetric data masks`."""
     common.add_input(parser)
-    source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--from", dest="folder", metavar="DIR", help="folder of masks with the images' names")
-    source.add_argument("--remover", choices=("clean",), help="make the masks by this method")
+    text = "folder of masks with the images' names"
+    parser.add_argument("--from", dest="folder", metavar="DIR", required=True, help=text)
     parser.add_argument(
         "--threshold",
         type=float,
         metavar="SHARE",
-        help="--from: cut soft masks: the subject is where the mask's value reaches this share, such as 0.5",
+        help="cut soft masks: the subject is where the mask's value reaches this share, such as 0.5",
     )
     options.add_shared(parser, "--mask-id")
     common.add_on_error(parser)
@@ -48,31 +43,22 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    """Attach or make the masks and write the manifest; returns 4 if images were left out."""
+    """Attach the masks and write the manifest; returns 4 if images were left out."""
     from idmetric.data.check import without
     from idmetric.data.curate.external_masks import attach_masks
     from idmetric.data.manifest import read
 
-    if args.folder is None and (args.threshold, args.mask_id) != (None, None):
-        raise ValueError("--threshold and --mask-id are used with --from alone")
     common.check_output(args.out)
     table = read(args.manifest)
     copies: Path = args.out.with_name(f"{args.out.stem}_masks")
     progress = partial(common.progress, quiet=args.quiet)
-    if args.folder is not None:
-        result = attach_masks(table, args.folder, copies, args.threshold, args.mask_id, progress)
-        print(f"{result.attached} masks attached ({result.scaled} scaled to their images)")
-        if result.unused:
-            names = ", ".join(first_few([str(file) for file in result.unused], _SHOWN))
-            say(f"{len(result.unused)} masks belong to no image: {names}")
-        masked, problems = result.table, result.problems
-    else:
-        from idmetric.data.generate.masks import make_masks, open_remover
-        from idmetric.data.old_manifest.bridge import to_frame, to_manifest
+    result = attach_masks(table, args.folder, copies, args.threshold, args.mask_id, progress)
+    print(f"{result.attached} masks attached ({result.scaled} scaled to their images)")
+    if result.unused:
+        names = ", ".join(first_few([str(file) for file in result.unused], _SHOWN))
+        say(f"{len(result.unused)} masks belong to no image: {names}")
 
-        masked, problems = make_masks(to_manifest(table), open_remover(), copies, progress=progress)
-        masked = to_frame(masked)
-
+    masked, problems = result.table, result.problems
     if problems:
         common.leave_out([f"{name}: {reason}" for name, reason in problems.items()], args.on_error)
         masked = without(masked, masked.index[masked["id"].isin(problems)])

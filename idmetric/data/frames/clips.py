@@ -1,21 +1,24 @@
-"""Clips: folders of frames and video files, with their masks or boxes.
+"""Clips: folders of frames and video files, with their masks or boxes, and categories, which context prompts need.
 
     clips = find_clips("DAVIS/JPEGImages/480p", masks="DAVIS/Annotations/480p")
+    clips, categories = with_codes(find_clips("train/JPEGImages"), "train/instances.json")
 
 `idmetric.data.frames.footage` opens them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
 
 from idmetric.matching.frames import ClipError
 from idmetric.metric import files
-from idmetric.metric.files import StrPath
+from idmetric.metric.files import StrPath, read_json_file
 from idmetric.metric.paths import VIDEO_ENDINGS, walk
 
 IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")  # fewer than elsewhere: a GIF is a preview
@@ -23,6 +26,7 @@ INNER = ("img", "rgb_video")  # the folder and the video that their parent names
 BOXES = "groundtruth.txt"  # LaSOT, GOT-10k: left, top, width, height of each frame
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 Codes = dict[str, dict[int, Any]]  # name of a frame -> object -> run-length code of its mask
+Categories = dict[tuple[str, int], str]  # (clip, object) -> category
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,47 @@ def read_text(path: Path) -> str:
         raise ClipError(f"{path}: {error}") from error
 
 
+def with_codes(clips: Sequence[AnnotatedClip], path: Path) -> tuple[list[AnnotatedClip], Categories]:
+    """The clips with the masks of an annotation file of YouTube-VIS, and the category of each object.
+
+    The file (instances.json, or train.json in earlier releases) holds videos with file_names such as VIDEO/00000.jpg,
+    and annotations with video_id and segmentations, a run-length code or null for each file. Objects get the numbers
+    1, 2, ... within their video, in the order of their ids.
+    """
+    codes: dict[str, Codes] = {}
+    categories: Categories = {}
+    try:
+        content = read_json_file(path)
+        names = {category["id"]: category["name"] for category in content["categories"]}
+        frames_of = {video["id"]: [Path(name) for name in video["file_names"]] for video in content["videos"]}
+        counts = dict.fromkeys(frames_of, 0)
+        for frames in frames_of.values():
+            codes[frames[0].parent.as_posix()] = {frame.stem: {} for frame in frames}
+        for annotation in sorted(content["annotations"], key=itemgetter("id")):
+            video = annotation["video_id"]
+            counts[video] += 1
+            clip = frames_of[video][0].parent.as_posix()
+            categories[clip, counts[video]] = names[annotation["category_id"]]
+            for frame, code in zip(frames_of[video], annotation["segmentations"], strict=True):
+                if code is not None:
+                    codes[clip][frame.stem][counts[video]] = code
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise ClipError(f"{path}: not an annotation of YouTube-VIS with categories ({error!r})") from error
+    return [replace(clip, masks=codes.get(clip.name)) for clip in clips], categories
+
+
+def categories_of(clips: Sequence[AnnotatedClip]) -> Categories:
+    """The category of each clip with a line `object_class: bird` in its `meta_info.ini` (GOT-10k)."""
+    categories: Categories = {}
+    for clip in clips:
+        path = clip.frames / "meta_info.ini"
+        text = read_text(path) if path.is_file() else ""
+        match = re.search(r"^\s*object_class\s*:\s*(\S.*?)\s*$", text, re.MULTILINE)
+        if match:
+            categories[clip.name, 0] = match[1]
+    return categories
+
+
 def _clip(path: Path, root: Path, mask_root: Path | None) -> AnnotatedClip:
     """The clip of a folder of frames or a video, with its masks and boxes."""
     stem = path.resolve().name if path.is_dir() else path.stem
@@ -111,5 +156,5 @@ def _clip(path: Path, root: Path, mask_root: Path | None) -> AnnotatedClip:
 
 def _masks_at(path: Path) -> Path | None:
     """A video of that name, or the folder or video itself."""
-    files = [path.with_name(path.name + ending) for ending in VIDEO_ENDINGS]
-    return next(filter(Path.exists, [*files, path]), None)
+    videos = [path.with_name(path.name + ending) for ending in VIDEO_ENDINGS]
+    return next(filter(Path.exists, [*videos, path]), None)

@@ -2,7 +2,7 @@
 
     extraction = Extraction(SAMPLINGS["got10k"], seed=0)
     records = [extract(clip, "frames", extraction) for clip in find_clips("GOT-10k/train", masks="masks")]
-    to_manifest(records, "frames", dataset="got10k").write("frames.parquet")
+    write(to_table(records, "frames", dataset="got10k"), "frames.parquet")
 
 A clip's folder holds its frames (000012.png), their masks (000012_mask.png) and clip.json. Where the annotation numbers
 several objects, file names start with the object's number (3_000012.png).
@@ -16,25 +16,27 @@ import os
 import re
 import shutil
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image
 
-from idmetric.data.frames.annotations import Categories
 from idmetric.data.frames.choose import Faults, Pick, Sampling, choose
 from idmetric.data.frames.clips import AnnotatedClip
 from idmetric.data.frames.footage import open_clip
-from idmetric.data.generate.masks import Sam
-from idmetric.data.old_manifest.table import Manifest, Row
+from idmetric.data.frames.sam import Sam
+from idmetric.data.manifest import checked
 from idmetric.matching.frames import ClipError
 from idmetric.metric.files import StrPath, read_json_file
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 RECORD = "clip.json"  # in the folder of a finished clip
-FREE = ("frame", "time", "blur", "coverage")  # columns x_... of the manifest
+OWN = ("frame", "time", "blur", "coverage")  # own columns of the manifest
 Record = dict[str, Any]
 
 
@@ -54,7 +56,7 @@ class Extraction:
     def noted(self) -> dict[str, Any]:
         """The settings as JSON values."""
         sampling = {**asdict(self.sampling), "coverage": list(self.sampling.coverage)}
-        return {"sampling": sampling, "seed": self.seed, "sam": self.sam and self.sam.base.key}
+        return {"sampling": sampling, "seed": self.seed, "sam": self.sam and self.sam.weights.key}
 
 
 def extract(clip: AnnotatedClip, folder: StrPath, extraction: Extraction, skip: bool = False) -> Record:
@@ -73,41 +75,23 @@ def extract(clip: AnnotatedClip, folder: StrPath, extraction: Extraction, skip: 
         ClipError: if the clip's annotation is missing or does not fit; if the video is unreadable; if frames or masks
             are unreadable and `skip` is false; or if the clip's folder was made with other settings.
     """
-    folder = Path(folder)
-    record = finished(clip, folder, extraction)
-    if record is None:
-        name = folder_name(clip.name)
-        partial = folder / f".{name}.partial"
+    target = Path(folder, folder_name(clip.name))
+    partial = target.with_name(f".{target.name}.partial")
+    if (target / RECORD).is_file():
+        record: Record = read_json_file(target / RECORD)
+        if record["settings"] != extraction.noted:
+            raise ClipError(f"{target}: made with other settings: use the same, or write to another folder")
+    else:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         try:
             record = _write(clip, partial, extraction, skip)
-            shutil.rmtree(folder / name, ignore_errors=True)  # of a damaged record
-            os.replace(partial, folder / name)
+            os.replace(partial, target)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
 
     if record["unreadable"] and not skip:
         raise ClipError("\n".join(record["unreadable"]))
-    return record
-
-
-def finished(clip: AnnotatedClip, folder: Path, extraction: Extraction) -> Record | None:
-    """The record of a finished clip, else None; it must have been written with the same settings.
-
-    Raises:
-        ClipError: if it was made with others. OSError: if it cannot be read now, as without permission.
-    """
-    path = folder / folder_name(clip.name) / RECORD
-    try:
-        record: Record = read_json_file(path)
-        settings = dict(record["settings"])
-    except (FileNotFoundError, ValueError, TypeError, KeyError):  # not there, or damaged
-        return None
-    if settings != extraction.noted:
-        raise ClipError(
-            f"{path.parent}: made with other settings: use the same, write to another folder, or remove this one"
-        )
     return record
 
 
@@ -118,52 +102,42 @@ def folder_name(clip: str) -> str:
     return f"{readable}-{digest}"
 
 
-def to_manifest(
+def to_table(
     records: Sequence[Record],
     folder: StrPath,
     dataset: str | None = None,
-    category_level: int | None = None,
-    categories: Categories | None = None,
-) -> Manifest:
-    """The manifest of extracted frames, with paths relative to `folder`.
+    categories: Mapping[tuple[str, int], str] | None = None,
+) -> pd.DataFrame:
+    """The manifest of extracted frames in `folder`.
 
-    The identity is dataset/clip or dataset/clip/object. Free columns are x_frame (index in the clip), x_time (seconds),
-    x_blur and x_coverage.
+    The identity is dataset/clip or dataset/clip/object. Own columns are frame (index in the clip), time (seconds), blur
+    and coverage.
 
     Args:
-        category_level: number (from 1) of the part of the clip's name that is its category, as in LaSOT's
-            airplane/airplane-1.
-        categories: (clip, object) -> category, for clips without such a part; see `idmetric.data.frames.annotations`.
+        categories: (clip, object) -> category.
     """
+    import pandas as pd
+
     rows = []
-    frames = []
     for record in records:
         clip, settings = record["clip"], dict(record["settings"])
         seed = settings.pop("seed")
-        folders = clip.split("/")[:-1]
         for instance in record["instances"]:
             if len(instance["frames"]) < settings["sampling"]["least"]:
                 continue
             number = instance["object"]
-            category = (categories or {}).get((clip, number))
-            if category_level and category_level <= len(folders):
-                category = folders[category_level - 1]
-            identity = "/".join(str(name) for name in (dataset, clip, number or None) if name is not None)
             for frame in instance["frames"]:
-                row = Row(
-                    identity,
-                    f"{record['folder']}/{frame['path']}",
-                    mask=f"{record['folder']}/{frame['mask']}",
-                    dataset=dataset,
-                    category=category,
-                    seed=seed,
-                    parameters={**settings, "clip": clip, "window": frame["window"], "object": number},
-                )
-                rows.append(row)
-                frames.append(frame)
-
-    columns = {f"x_{name}": [frame[name] for frame in frames] for name in FREE}
-    return Manifest.from_rows(rows, folder).replace(**columns)
+                row = {
+                    "identity": "/".join(str(name) for name in (dataset, clip, number or None) if name is not None),
+                    "path": f"{record['folder']}/{frame['path']}",
+                    "mask": f"{record['folder']}/{frame['mask']}",
+                    "dataset": dataset,
+                    "category": (categories or {}).get((clip, number)),
+                    "seed": seed,
+                    "parameters": {**settings, "clip": clip, "window": frame["window"], "object": number},
+                }
+                rows.append(row | {name: frame[name] for name in OWN})
+    return checked(pd.DataFrame(rows), folder)
 
 
 def _write(clip: AnnotatedClip, folder: Path, extraction: Extraction, skip: bool) -> Record:
@@ -184,14 +158,13 @@ def _write(clip: AnnotatedClip, folder: Path, extraction: Extraction, skip: bool
                 (folder / frame["path"]).unlink()
                 (folder / frame["mask"]).unlink()
 
-    instances = [{"object": number, "frames": frames[number]} for number in sorted(faults.objects)]
     record = {
         "clip": clip.name,
         "folder": folder_name(clip.name),
         "settings": extraction.noted,
         "unreadable": faults.unreadable,
         "reasons": dict(faults.reasons),
-        "instances": instances,
+        "instances": [{"object": number, "frames": frames[number]} for number in sorted(faults.objects)],
     }
     (folder / RECORD).write_text(json.dumps(record, indent=1, ensure_ascii=False), encoding="utf-8")
     return record
@@ -199,12 +172,9 @@ def _write(clip: AnnotatedClip, folder: Path, extraction: Extraction, skip: bool
 
 def _save(pick: Pick, folder: Path, indexed: bool) -> dict[str, Any]:
     """Write a frame and its mask; returns its part of the record."""
-    name = f"{pick.index:06d}"
-    if indexed:
-        name = f"{pick.object.number}_{name}"
+    name = f"{pick.object.number}_{pick.index:06d}" if indexed else f"{pick.index:06d}"
     pick.image.save(folder / f"{name}.png")
-    mask = Image.fromarray(pick.object.mask.astype(np.uint8) * 255)
-    mask.save(folder / f"{name}_mask.png")
+    Image.fromarray(pick.object.mask.astype(np.uint8) * 255).save(folder / f"{name}_mask.png")
     return {
         "path": f"{name}.png",
         "mask": f"{name}_mask.png",

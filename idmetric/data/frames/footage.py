@@ -14,27 +14,23 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
-from itertools import repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from idmetric.data.frames.clips import BOXES, AnnotatedClip, Box, is_image, read_text
+from idmetric.data.frames.sam import Sam
 from idmetric.matching.codes import decode
-from idmetric.matching.frames import ClipError
-from idmetric.matching.video import Video
-from idmetric.metric.images import ImageReadError, read_image
+from idmetric.matching.frames import ClipError, frames, times
+from idmetric.metric.images import read_image
 from idmetric.metric.masks import read_mask
 from idmetric.metric.paths import matching, natural
-from idmetric.tables import text_lines
 
-if TYPE_CHECKING:
-    from idmetric.data.generate.masks import Sam
-
-Picture = Callable[[], Any]  # what returns an image
+Picture = Callable[[], Any]  # -> a path, or an image of a video
+Source = Path | list[Path | None]  # a video, or the images of a folder, some of which may be missing
 ABSENT = ("absence.label", "full_occlusion.txt", "out_of_view.txt")  # next to boxes; 1 = the object is not visible
 
 
@@ -55,7 +51,7 @@ class FrameObject:
 class AnnotatedFrame:
     """A frame, read on demand: `image` returns it as RGB, `objects` its annotated objects; `name` is for messages.
 
-    Both raise `ImageReadError` if the file, or this frame of the video, cannot be read.
+    Both raise `ImageReadError` if the file cannot be read.
     """
 
     index: int
@@ -64,45 +60,24 @@ class AnnotatedFrame:
     objects: Callable[[], list[FrameObject]]
 
 
-class Folder:
-    """Images of a folder, some of which may be missing; `times` and `read` are as in `Video`."""
-
-    def __init__(self, paths: Sequence[Path | None], fps: float = 1.0) -> None:
-        self.paths = paths
-        self.times = np.arange(len(paths)) / fps
-
-    @property
-    def stems(self) -> list[str]:
-        """The names of all images without extensions."""
-        return [path.stem for path in self.paths if path]
-
-    def read(self, indices: Sequence[int]) -> Iterator[Picture]:
-        """For each of these images, a function that returns its path."""
-        for index in indices:
-            yield partial(str, self.paths[index])
-
-
 @dataclass(frozen=True)
 class Footage:
     """An opened clip.
 
     Attributes:
+        times: (frames,) seconds since the first frame, ascending.
         frames: its pictures.
-        annotations: (frames,) None for frames without a mask or box.
+        annotations: (frames,) the box, the codes or the mask of each frame, None without any.
         masks: the pictures of masks; None if `annotations` are boxes or run-length codes.
         sam: draws masks of boxes.
     """
 
     clip: AnnotatedClip
-    frames: Folder | Video
+    times: NDArray[np.float64]
+    frames: Source
     annotations: Sequence[Any]
-    masks: Folder | Video | None = None
+    masks: Source | None = None
     sam: Sam | None = None
-
-    @property
-    def times(self) -> NDArray[np.float64]:
-        """(frames,) seconds since the first frame, ascending."""
-        return self.frames.times
 
     @property
     def indexed(self) -> bool:
@@ -111,33 +86,22 @@ class Footage:
 
     def read(self, indices: Sequence[int]) -> Iterator[AnnotatedFrame]:
         """The frames of ascending indices; use each frame before taking the next."""
-        pictures = self.frames.read(indices)
-        masks: Iterator[Any] = repeat(None)
-        if self.masks:
-            masks = self.masks.read(indices)
-        for index, picture, mask in zip(indices, pictures, masks, strict=False):
-            name = f"{self.clip.frames}, frame {index}"
+        masks = None if self.masks is None else _pictures(self.masks, indices)
+        for index, picture in zip(indices, _pictures(self.frames, indices), strict=True):
             image = cache(partial(_read, picture))
+            mask = next(masks) if masks else None
             objects = partial(self._objects, self.annotations[index], image, mask)
-            yield AnnotatedFrame(index, name, image, objects)
+            yield AnnotatedFrame(index, f"{self.clip.frames}, frame {index}", image, objects)
 
     def _objects(self, annotation: Any, image: Picture, mask: Any) -> list[FrameObject]:
         if self.sam is not None:
-            return [FrameObject(0, self.sam.body(image(), annotation))]
-        if self.masks is None:
-            try:
-                return [FrameObject(number, decode(code)) for number, code in annotation.items()]
-            except ValueError as error:
-                raise ClipError(f"{self.clip.frames}: {error}") from error
-        try:
+            return [FrameObject(0, self.sam.mask(image(), annotation))]
+        if mask is not None:
             return [FrameObject(0, read_mask(mask()).numpy() >= 0.5)]
-        except ImageReadError as error:
-            advice = "of several objects save one in masks of 0 and 255, or all as run-length codes of YouTube-VIS"
-            raise ClipError(f"the mask {error.source}: {error.reason}; {advice}") from error
-
-
-def _read(picture: Picture) -> Image.Image:
-    return read_image(picture())
+        try:
+            return [FrameObject(number, decode(code)) for number, code in annotation.items()]
+        except ValueError as error:
+            raise ClipError(f"{self.clip.frames}: {error}") from error
 
 
 def open_clip(clip: AnnotatedClip, fps: float, sam: Sam | None = None) -> Footage:
@@ -151,26 +115,25 @@ def open_clip(clip: AnnotatedClip, fps: float, sam: Sam | None = None) -> Footag
     Raises:
         ClipError: if the annotation is missing or does not fit the frames, or a video cannot be read.
     """
-    frames = _pictures(clip.frames, fps)
-    count = len(frames.times)
+    images, seconds = _opened(clip.frames, fps)
+    count = len(seconds)
     if sam is not None:
-        return Footage(clip, frames, read_boxes(clip, count), sam=sam)
-    if isinstance(clip.masks, dict) and isinstance(frames, Folder):
-        return Footage(clip, frames, [clip.masks.get(stem) for stem in frames.stems])
+        return Footage(clip, seconds, images, read_boxes(clip, count), sam=sam)
+    if isinstance(clip.masks, dict) and isinstance(images, list):
+        return Footage(clip, seconds, images, [clip.masks.get(path.stem) for path in images if path])
     if not isinstance(clip.masks, Path):
         raise ClipError(f"{clip.frames}: no masks found; give --masks, or draw them of boxes: --segment")
 
-    masks = _pictures(clip.masks, fps)
-    if isinstance(frames, Folder) and isinstance(masks, Folder):
-        path_of = dict(zip(masks.stems, masks.paths, strict=True))
-        paths = [path_of.get(stem) for stem in frames.stems]
+    masks, mask_seconds = _opened(clip.masks, fps)
+    if isinstance(images, list) and isinstance(masks, list):
+        path_of = {path.stem: path for path in masks if path}
+        paths = [path_of.get(path.stem) for path in images if path]
         if not any(paths):
-            example = frames.stems[0]
-            raise ClipError(f"{clip.masks}: no mask is named like a frame of {clip.frames}, such as {example!r}")
-        return Footage(clip, frames, paths, Folder(paths))
-    if len(masks.times) != count:
-        raise ClipError(f"{clip.masks}: {len(masks.times)} masks for the {count} frames of {clip.frames}")
-    return Footage(clip, frames, [True] * count, masks)
+            raise ClipError(f"{clip.masks}: no mask is named like a frame of {clip.frames}, such as {images[0]}")
+        return Footage(clip, seconds, images, paths, paths)
+    if len(mask_seconds) != count:
+        raise ClipError(f"{clip.masks}: {len(mask_seconds)} masks for the {count} frames of {clip.frames}")
+    return Footage(clip, seconds, images, [True] * count, masks)
 
 
 def read_boxes(clip: AnnotatedClip, count: int) -> list[Box | None]:
@@ -181,7 +144,7 @@ def read_boxes(clip: AnnotatedClip, count: int) -> list[Box | None]:
     """
     if clip.boxes is None:
         raise ClipError(f"{clip.frames}: no boxes; they are expected in {BOXES}, in the folder or above it")
-    lines = text_lines(read_text(clip.boxes))
+    lines = read_text(clip.boxes).splitlines()
     if len(lines) != count:
         raise ClipError(f"{clip.boxes}: {len(lines)} boxes for the {count} frames of {clip.frames}")
 
@@ -200,23 +163,36 @@ def read_boxes(clip: AnnotatedClip, count: int) -> list[Box | None]:
         except ValueError as error:
             raise ClipError(f"{clip.boxes}: line {index + 1} is not left, top, width, height: {line[:80]!r}") from error
         is_box = np.isfinite([left, top, width, height]).all() and width > 0 and height > 0
-        if is_absent[index] or not is_box:
-            boxes.append(None)
-        else:
-            boxes.append((left, top, left + width, top + height))
+        box = (left, top, left + width, top + height)
+        boxes.append(box if is_box and not is_absent[index] else None)
     return boxes
 
 
-def _pictures(path: Path, fps: float) -> Folder | Video:
-    """A video, or the images of a folder, sorted by the numbers in their names: 10 comes after 9."""
+def _opened(path: Path, fps: float) -> tuple[Source, NDArray[np.float64]]:
+    """A video, or the images of a folder, sorted by the numbers in their names (10 comes after 9), and its times."""
     if not path.is_dir():
-        return Video(path)
-    images = [*filter(is_image, matching(path, "*"))]
+        return path, times(path)
     path_of: dict[str, Path] = {}
-    for image in sorted(images, key=lambda image: natural(image.stem)):
+    for image in sorted(filter(is_image, matching(path, "*")), key=lambda image: natural(image.stem)):
         if path_of.setdefault(image.stem, image) != image:
             raise ClipError(f"{path_of[image.stem]} and {image} are both the frame {image.stem!r}: keep one of them")
-    return Folder([*path_of.values()], fps)
+    return [*path_of.values()], np.arange(len(path_of)) / fps
+
+
+def _pictures(source: Source, indices: Sequence[int]) -> Iterator[Picture]:
+    """For each of these ascending indices, a function that returns its picture."""
+    if isinstance(source, list):
+        for index in indices:
+            yield partial(str, source[index])
+        return
+    wanted = set(indices)
+    for frame in frames(source):
+        if frame.number in wanted:
+            yield partial(getattr, frame, "image")
+
+
+def _read(picture: Picture) -> Image.Image:
+    return read_image(picture())
 
 
 def _split(text: str) -> list[str]:

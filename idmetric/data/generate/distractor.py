@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING, Literal
 
 from PIL import Image
 
 from idmetric.data.generate.compose import NEARID_SIDE, Size, fit, paste, rounded, scaled_mask
 from idmetric.data.generate.engine import Engine, Request
 from idmetric.data.generate.jobs import GenerateTask, Job, Made, edit_jobs, read_source
-from idmetric.data.generate.weights import Rejection
 from idmetric.data.generate.wording import Wording
-from idmetric.data.old_manifest.table import Manifest
 from idmetric.metric.images import ImageReadError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _LONGEST_RATIO = 8  # of sides; engines fail on longer strips
 
 
 def distractor_task(
-    manifest: Manifest,
+    table: pd.DataFrame,
     engine: Engine,
     words: Wording,
     seed: int = 0,
     copies: int = 1,
-    side: int | None = NEARID_SIDE,
+    resolution: int | Literal["native"] = NEARID_SIDE,
 ) -> GenerateTask:
     """Plan `copies` distractors of each row; the engine repaints everything that the mask selects.
 
@@ -35,15 +37,15 @@ def distractor_task(
     The seed of the noise is `seed + row`; the paper does not state one.
 
     Args:
-        side: of the square with the area to work at; None = the engine's native side.
+        resolution: side of the square with the area to work at; "native" = the engine's own.
     """
-    side = side or engine.native
+    side = engine.native if resolution == "native" else resolution
     negative = words.negative.get(engine.name)
     settings = {"task": "distractor", "side": side, "out_side": NEARID_SIDE, "negative": negative}
-    jobs = edit_jobs(manifest, engine, words, "distractor", seed, copies, settings)
+    jobs = edit_jobs(table, engine, words, "distractor", seed, copies, settings)
 
-    def make(job: Job) -> Made | Rejection:
-        image, mask = read_source(manifest, job)
+    def make(job: Job) -> Made:
+        image, mask = read_source(table, job)
         short, long = sorted(image.size)
         if short > NEARID_SIDE:
             image, mask = fit(image, mask, round(long * NEARID_SIDE / short), multiple=1)
@@ -51,14 +53,10 @@ def distractor_task(
         size = working_size(image.size, side, engine.multiple)
         large = image.resize(size, Image.Resampling.LANCZOS)
         large_mask = scaled_mask(mask, size)
-        request = Request(job.prompt, job.seed, large, large_mask, negative=negative)
-        edited = engine.edit(request)
-        if isinstance(edited, Rejection):
-            return edited
-        pasted = paste(edited, image, mask)
-        return Made(pasted, mask, parameters={"size": list(size)})
+        edited = engine.edit(Request(job.prompt, job.seed, large, large_mask, negative=negative))
+        return Made(paste(edited, image, mask), mask, parameters={"size": list(size)})
 
-    return GenerateTask(jobs, make, [engine])
+    return GenerateTask(jobs, make, engine)
 
 
 def working_size(size: Size, side: int, multiple: int) -> Size:

@@ -3,7 +3,7 @@
 An engine is a frozen dataclass of settings with the paper's values as defaults. It loads its weights at the first
 `edit`.
 
-    engine = open_engine("sdxl_inpaint", steps=20)
+    engine = open_engine("sdxl_inpaint", {"steps": 20})
     edited = engine.edit(Request("a red mug", seed=1, image=image, mask=mask))
 
 `idmetric.data.generate.engines` holds the engines.
@@ -11,18 +11,23 @@ An engine is a frozen dataclass of settings with the paper's values as defaults.
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 from PIL import Image
 
-from idmetric.data.generate.weights import Options, Place, Rejection, Repository, Weighted, load_pipeline
+from idmetric.data.generate.weights import AUTO, Options, Place, Repository, load_pipeline, version
 from idmetric.metric.errors import RequestError
+from idmetric.metric.files import accept, from_text
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Model = TypeVar("Model", bound="DataclassInstance")  # an engine or a remover
 
 
 @dataclass(frozen=True)
@@ -50,21 +55,38 @@ class Request:
     size: tuple[int, int] | None = None
 
 
-class Engine(Weighted):
+@dataclass(frozen=True, kw_only=True)
+class Engine:
     """Base of all engines. A subclass is a dataclass of its settings and weights."""
 
     base: Repository
     steps: int
     guidance: float
+    place: Place = AUTO
 
+    name: ClassVar[str]
     native: ClassVar[int] = 1024  # side of a square with the area that suits the engine best
     multiple: ClassVar[int] = 16  # sides must be divisible by it
     pipeline: ClassVar[str]  # diffusers' class
     guided: ClassVar[str] = "guidance_scale"  # the pipeline's name of the guidance
 
     @property
+    def weights(self) -> dict[str, Repository]:
+        """Its weights by field."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, Repository)}
+
+    @property
     def settings(self) -> Options:
-        return {**super().settings, "dtype": self.place.dtype}
+        """Everything except its input that determines the pixels, as JSON values."""
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "place"}
+        keys = {name: weights.key for name, weights in self.weights.items()}
+        return {**values, **keys, "dtype": self.place.dtype}
+
+    @cached_property
+    def versions(self) -> dict[str, str]:
+        """Commit or digest of its weights by field, available once they are loaded."""
+        return {name: version(weights) for name, weights in self.weights.items()}
 
     @property
     def parts(self) -> Options:
@@ -85,31 +107,19 @@ class Engine(Weighted):
         """The pipeline's arguments except the prompt and the generator."""
         return {"num_inference_steps": self.steps, self.guided: request.guidance or self.guidance}
 
-    def load(self) -> None:
-        _ = self.pipe
-
-    def unload(self) -> None:
-        """Free the pipeline's memory; the next `edit` loads it again."""
-        import torch
-
-        self.__dict__.pop("pipe", None)
-        gc.collect()
-        torch.cuda.empty_cache()  # does nothing where CUDA was never used
-
-    def edit(self, request: Request) -> Image.Image | Rejection:
+    def edit(self, request: Request) -> Image.Image:
         """The requested image, RGB, in the requested size or else in that of the request's image.
 
-        An image of one color is rejected.
-
         Raises:
-            CheckpointError: if its weights cannot be loaded.
+            CheckpointError: if its weights cannot be loaded. FloatingPointError: for an image of one color.
         """
         pipe = self.pipe
         with drawing(request, self.place) as generator:
             output = pipe(prompt=request.prompt, **self.options(request), generator=generator)
-        return checked(output.images[0], request, self.name)
+        return checked_image(output.images[0], request, self.name)
 
 
+@dataclass(frozen=True, kw_only=True)
 class Inpainter(Engine):
     """Base of engines that repaint the masked part of an image."""
 
@@ -148,16 +158,31 @@ def drawing(request: Request, place: Place) -> Iterator[Any]:
         ) from error
 
 
-def checked(
-    image: Image.Image,
-    request: Request,
-    name: str,
-) -> Image.Image | Rejection:
-    """The image in the size that the request wants; one of one color is rejected."""
+def checked_image(image: Image.Image, request: Request, name: str) -> Image.Image:
+    """The image in the size that the request wants; FloatingPointError for one of one color."""
     pixels = np.asarray(image)
     if (pixels == pixels[0, 0]).all():
-        reason = f"{name} made an image of one color; if its numbers overflowed, --dtype float32 helps"
-        return Rejection(reason, is_flat=True)
+        raise FloatingPointError(f"{name} made an image of one color; if its numbers overflowed, --dtype float32 helps")
 
     size = request.size or (request.image or image).size
     return image.resize(size, Image.Resampling.LANCZOS)
+
+
+def with_settings(model: Model, changes: Mapping[str, Any]) -> Model:
+    """An engine or remover with other values of its fields.
+
+    Args:
+        changes: text is converted to the field's type; that of weights ("base", "lora", ...) is a location, see
+            `Repository.at`.
+    """
+    current = {field.name: getattr(model, field.name) for field in fields(model) if field.name != "place"}
+    values: Options = {}
+    for name, value in changes.items():
+        if name not in current:
+            raise RequestError(f"{type(model).__name__} has no setting {name!r}; it has {', '.join(sorted(current))}")
+        kind = type(current[name])
+        if kind is Repository:
+            values[name] = current[name].at(value)
+        else:
+            values[name] = accept(name, from_text(value, kind) if isinstance(value, str) else value, kind)
+    return replace(model, **values)

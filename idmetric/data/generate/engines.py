@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from idmetric.data.generate.engine import Engine, Inpainter, Request
+from idmetric.data.generate.engine import Engine, Inpainter, Request, with_settings
 from idmetric.data.generate.iclight import ICLight
 from idmetric.data.generate.weights import AUTO, NO_CHECKER, Options, Place, Repository, load_model, load_tensors
 from idmetric.metric.errors import CheckpointError
@@ -215,15 +215,10 @@ ENGINES: dict[str, type[Engine]] = {
 }
 
 
-def open_engine(
-    name: str,
-    place: Place = AUTO,
-    weights: Mapping[str, str] | None = None,
-    **settings: Any,
-) -> Engine:
-    """An engine by name; its weights are not loaded yet. Weights and settings are as in `Weighted.changed`."""
+def open_engine(name: str, changes: Mapping[str, Any] | None = None, place: Place = AUTO) -> Engine:
+    """An engine by name, with other settings or weights (see `with_settings`); its weights are not loaded yet."""
     need("generate", "generating images", cv2="cv2", diffusers="diffusers", peft="peft", transformers="transformers")
-    return ENGINES[name](place).changed(weights or {}, settings)
+    return with_settings(ENGINES[name](place=place), changes or {})  # type: ignore[call-arg]  # each has defaults
 
 
 def place_image_tokens(encoder: Any) -> None:
@@ -236,11 +231,7 @@ def place_image_tokens(encoder: Any) -> None:
     if "mm_token_type_ids" not in inspect.signature(type(encoder).forward).parameters:
         return
 
-    def mark(
-        _: Any,
-        args: Any,
-        kwargs: Options,
-    ) -> tuple[Any, Options]:
+    def mark(_: Any, args: Any, kwargs: Options) -> tuple[Any, Options]:
         is_image = kwargs["input_ids"] == encoder.config.image_token_id
         return args, {"mm_token_type_ids": is_image.int(), **kwargs}
 

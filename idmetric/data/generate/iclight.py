@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from idmetric.data.generate.engine import Engine, Request, checked, drawing
-from idmetric.data.generate.weights import NO_CHECKER, Rejection, Repository, load_pipeline, load_tensors
+from idmetric.data.generate.engine import Engine, Request, checked_image, drawing
+from idmetric.data.generate.weights import NO_CHECKER, Repository, load_pipeline, load_tensors
 
 GRAY = 127
 
@@ -66,7 +66,7 @@ class ICLight(Engine):
         )
         return self.place.settle(pipe)
 
-    def edit(self, request: Request) -> Image.Image | Rejection:
+    def edit(self, request: Request) -> Image.Image:
         from diffusers import StableDiffusionImg2ImgPipeline
 
         assert request.image is not None
@@ -105,7 +105,7 @@ class ICLight(Engine):
 
             image = self._decode(latent)
 
-        return checked(image, request, self.name)
+        return checked_image(image, request, self.name)
 
     def _enlarged(self, side: int) -> int:
         return max(1, round(side * self.highres_scale / 64)) * 64

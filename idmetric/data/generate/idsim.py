@@ -8,7 +8,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image
@@ -26,10 +30,13 @@ from idmetric.data.generate.jobs import (
     require,
     text_seed,
 )
-from idmetric.data.generate.weights import Rejection
 from idmetric.data.generate.wording import Wording
-from idmetric.data.old_manifest.table import Manifest
+from idmetric.data.manifest import take
 from idmetric.metric.errors import RequestError
+from idmetric.metric.images import read_image
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 CONTEXT_SEED = 0  # "a fixed generator seed ensures determinism"; the paper does not say which
 IDENTITY_SEED = 0  # "the generation step uses a fixed internal seed of zero"
@@ -37,11 +44,11 @@ STRENGTH = (0.5, 0.8)  # of identity edits
 GUIDANCE = 2.5  # of FLUX.1 Fill, instead of its own 30
 NOISE = 0.1  # strength
 _FIXED = {"longest": FIT_LONGEST, "generator_seed": IDENTITY_SEED, "guidance": GUIDANCE}  # of identity and noise
-COLUMN = "x_noise"  # free column of the result: the engine that an image has passed through
+NOISED_BY = "noise"  # own column of the result: the engine that an image has passed through
 
 
 def contextual_task(
-    manifest: Manifest,
+    table: pd.DataFrame,
     engine: Engine,
     words: Wording,
     seed: int = 0,
@@ -55,21 +62,21 @@ def contextual_task(
     canvas. Each row gets a new background id, because the same words give a different picture each time; the words
     are in the parameters.
     """
-    require(manifest, "mask")
+    require(table, "mask")
     if "{class}" in words.templates["context"]:
-        require(manifest, "category")
+        require(table, "category")
     jobs: list[Job] = []
     uses: Counter[str] = Counter()  # of combinations, by identity
 
-    for index, row in enumerate(manifest):
-        identity = row.identity or row.id
-        scenes = words.scenes(row.category)
+    for index, row in enumerate(table.to_dict("records")):
+        identity = row["identity"] or row["id"]
+        scenes = words.scenes(row["category"])
         rng = np.random.default_rng(text_seed(seed, identity))
         order = rng.permutation(len(scenes))
         for copy in range(copies):
             background, lighting = scenes[order[uses[identity] % len(scenes)]]
             uses[identity] += 1
-            prompt = words.prompt("context", row.category, background=background, lighting=lighting)
+            prompt = words.prompt("context", row["category"], background=background, lighting=lighting)
             settings = {
                 "task": "context",
                 "mode": scale_mode(identity, seed),
@@ -80,21 +87,18 @@ def contextual_task(
             draw = frame_seed(seed, index, copy)
             jobs.append(job_from(row, index, engine, prompt, draw, settings, "context-edit"))
 
-    def make(job: Job) -> Made | Rejection:
-        image, mask = read_source(manifest, job)
+    def make(job: Job) -> Made:
+        image, mask = read_source(table, job)
         rng = np.random.default_rng(job.seed)
         canvas = contextual_canvas(image, mask, rng, job.settings["mode"])
-        request = Request(job.prompt, CONTEXT_SEED, canvas.image, canvas.mask)
-        edited = engine.edit(request)
-        if isinstance(edited, Rejection):
-            return edited
+        edited = engine.edit(Request(job.prompt, CONTEXT_SEED, canvas.image, canvas.mask))
         return Made(edited, canvas.mask, parameters={"canvas": canvas.parameters})
 
-    return GenerateTask(jobs, make, [engine])
+    return GenerateTask(jobs, make, engine)
 
 
 def identity_task(
-    manifest: Manifest,
+    table: pd.DataFrame,
     engine: Engine,
     words: Wording,
     seed: int = 0,
@@ -110,25 +114,23 @@ def identity_task(
     score the share of the object that was kept (NearID, section 3.4).
     """
     settings = {"task": "identity", "strength": list(STRENGTH), **_FIXED}
-    jobs = edit_jobs(manifest, engine, words, "identity-edit", seed, copies, settings)
+    jobs = edit_jobs(table, engine, words, "identity-edit", seed, copies, settings)
 
-    def make(job: Job) -> Made | Rejection:
-        image, mask = read_source(manifest, job)
+    def make(job: Job) -> Made:
+        image, mask = read_source(table, job)
         rng = np.random.default_rng(job.seed)
         strength = rng.uniform(*STRENGTH)
         part, cut = partial_mask(mask, rng)
         edited = _repainted(engine, job, image, part, strength)
-        if isinstance(edited, Rejection):
-            return edited
         parameters = {"strength": strength, "partial_mask": cut, **edited.parameters}
         oracle = 1 - area(part) / area(mask)
         return Made(edited.image, mask, part, parameters, oracle)
 
-    return GenerateTask(jobs, make, [engine])
+    return GenerateTask(jobs, make, engine)
 
 
 def noise_task(
-    manifest: Manifest,
+    table: pd.DataFrame,
     engine: Engine,
     words: Wording,
     seed: int = 0,
@@ -140,68 +142,54 @@ def noise_task(
     (A.2.2). The whole image is repainted at strength 0.1, at the size and guidance of identity edits. Rendered
     negatives have no such artifacts, so their triplets are left alone.
     """
-    negatives = manifest.filter(slot="negative", engine=engine.name)
-    edited_groups = set(negatives.column("group"))
+    is_edited = (table["slot"] == "negative") & (table["engine"] == engine.name)
+    is_shown = table["slot"].isin(["anchor", "positive"]) & table["group"].isin(table["group"][is_edited])
     settings = {"task": "noise", "strength": NOISE, **_FIXED}
     jobs: list[Job] = []
-    for index, row in enumerate(manifest):
-        if row.slot in ("anchor", "positive") and row.group is not None and row.group in edited_groups:
-            prompt = words.prompt("identity", row.category)
-            draw = frame_seed(seed, index)
-            jobs.append(job_from(row, index, engine, prompt, draw, settings, row.role))
+    for index, row in enumerate(table.to_dict("records")):
+        if is_shown[index]:
+            prompt = words.prompt("identity", row["category"])
+            jobs.append(job_from(row, index, engine, prompt, frame_seed(seed, index), settings, "context-edit"))
     if not jobs:
         raise RequestError(
             f"no triplet has a negative edited by {engine.name}: generative noise is for triplets (idmetric data mine "
             "triplets) with such negatives; rendered edits need none"
         )
 
-    def make(job: Job) -> Made | Rejection:
-        assert job.source is not None
-        image = manifest.image(job.source)
+    def make(job: Job) -> Made:
+        image = read_image(table["path"][job.source])
         everything = Image.new("L", image.size, 255)
-        edited = _repainted(engine, job, image, everything, NOISE)
-        if isinstance(edited, Rejection):
-            return edited
-        return Made(edited.image)
+        return _repainted(engine, job, image, everything, NOISE)
 
-    return GenerateTask(jobs, make, [engine])
+    return GenerateTask(jobs, make, engine, partial(noised, table, jobs))
 
 
-def _repainted(engine: Engine, job: Job, image: Image.Image, mask: Image.Image, strength: float) -> Made | Rejection:
+def _repainted(engine: Engine, job: Job, image: Image.Image, mask: Image.Image, strength: float) -> Made:
     """An image, repainted where the mask is 255; the parameter size is that at which the engine worked."""
     small, small_mask = fit(image, mask, FIT_LONGEST, engine.multiple)
     request = Request(job.prompt, IDENTITY_SEED, small, small_mask, strength, guidance=GUIDANCE)
-    edited = engine.edit(request)
-    if isinstance(edited, Rejection):
-        return edited
-    pasted = paste(edited, image, mask)
+    pasted = paste(engine.edit(request), image, mask)
     return Made(pasted, parameters={"size": list(small.size)})
 
 
-def noised(
-    triplets: Manifest,
-    images: Manifest,
-    task: GenerateTask,
-) -> tuple[Manifest, int]:
-    """The triplets with the task's finished images in place of their own, and the number of triplets left out.
+def noised(triplets: pd.DataFrame, jobs: Sequence[Job], images: pd.DataFrame) -> pd.DataFrame:
+    """The triplets with the jobs' finished images in place of their own.
 
-    A triplet is left out if one of its images was not made: an anchor with artifacts and a positive without would give
-    the positive away.
+    A triplet is left out, with a warning, if one of its images was not made: an anchor with artifacts and a positive
+    without would give the positive away.
     """
-    rows = {row.id: row for row in images}
-    paths, image_bytes, groups = (triplets.column(name) for name in ("path", "image_bytes", "group"))
+    path_of = dict(zip(images["id"], images["path"], strict=True))
+    paths = triplets["path"].tolist()
     engines: list[str | None] = [None] * len(triplets)
     incomplete = set()
-    for job in task.jobs:
-        index = job.source or 0
-        row = rows.get(job.name)
-        if row is None:
-            incomplete.add(groups[index])
+    for job in jobs:
+        if job.name in path_of:
+            paths[job.source] = path_of[job.name]
+            engines[job.source] = job.row["engine"]
         else:
-            paths[index] = str((images.root / str(row.path)).resolve())
-            image_bytes[index] = None
-            engines[index] = row.engine
+            incomplete.add(triplets["group"][job.source])
 
-    columns = {"path": paths, "image_bytes": image_bytes, COLUMN: engines}
-    with_images = triplets.replace(**columns)
-    return with_images.filter(lambda row: row.group not in incomplete), len(incomplete)
+    if incomplete:
+        warnings.warn(f"{len(incomplete)} triplets left out, with an image that was not made", stacklevel=2)
+    with_images = triplets.assign(path=paths, **{NOISED_BY: engines})
+    return take(with_images, ~triplets["group"].isin(list(incomplete)))

@@ -9,10 +9,13 @@ without masks of the first step and masks that another program made of them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image
 
+from idmetric.data.curate.recipes import ILGEN
 from idmetric.data.generate.compose import pad_randomly, scaled_mask
 from idmetric.data.generate.distractor import working_size
 from idmetric.data.generate.engine import Engine, Request
@@ -29,21 +32,24 @@ from idmetric.data.generate.jobs import (
     text_seed,
 )
 from idmetric.data.generate.masks import CleanBackground
-from idmetric.data.generate.weights import Rejection
 from idmetric.data.generate.wording import Wording
-from idmetric.data.old_manifest.table import Manifest
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 VARIANTS = 4  # N (section 4.1)
+_EACH = 10  # objects of each category, where the paper has no number
+_CLEAN = CleanBackground()
 
 
 def object_task(
     categories: Sequence[str],
-    each: int,
     engine: Engine,
-    remover: CleanBackground | None,
     words: Wording,
     seed: int = 0,
+    each: int | None = None,
     domain: str = "generic",
+    remover: CleanBackground | None = _CLEAN,
 ) -> GenerateTask:
     """Plan `each` (K) objects of every category, "a <category> in a clean background", with their masks.
 
@@ -52,14 +58,15 @@ def object_task(
     a hash of prompt, seed, weights and settings, so runs that differ in these can be merged.
 
     Args:
+        each: default the paper's number for the domain, or 10.
         remover: cuts the objects out; None makes images without masks, which another program may cut out.
     """
+    if each is None:
+        each = ILGEN[domain].per_category if domain in ILGEN else _EACH
     settings = {**engine.settings, "task": "object"}
-    models: list[Engine | CleanBackground] = [engine]
     if remover is not None:
-        models.append(remover)
-        settings["remover"] = remover.name
-        settings |= {f"remover.{name}": value for name, value in remover.settings.items()}
+        settings["remover"] = "clean"
+        settings |= {f"remover.{name}": value for name, value in asdict(remover).items()}
 
     jobs = []
     for category in categories:
@@ -81,48 +88,39 @@ def object_task(
             }
             jobs.append(Job(name, prompt, draw, settings, row))
 
-    def make(job: Job) -> Made | Rejection:
+    def make(job: Job) -> Made | str:
         image = engine.edit(Request(job.prompt, job.seed))
-        if isinstance(image, Rejection):
-            return image
-        if remover is None:
-            return Made(image)
-        mask = remover.mask(image)
-        if isinstance(mask, Rejection):
-            return mask
-        return Made(image, mask)
+        mask = remover.mask(image) if remover else None
+        return mask if isinstance(mask, str) else Made(image, mask)
 
-    return GenerateTask(jobs, make, models)
+    return GenerateTask(jobs, make, engine)
 
 
 def relight_task(
-    manifest: Manifest,
+    table: pd.DataFrame,
     engine: Engine,
     words: Wording,
     seed: int = 0,
     copies: int = VARIANTS,
 ) -> GenerateTask:
     """Plan `copies` (N) relit images of each row's object, each with its own random padding."""
-    require(manifest, "mask", "category")
+    require(table, "mask", "category")
     jobs = []
-    for index, row in enumerate(manifest):
-        prompt = words.prompt("relight", row.category)
+    for index, row in enumerate(table.to_dict("records")):
+        prompt = words.prompt("relight", row["category"])
         for number in range(copies):
-            draw = text_seed(seed, row.id, number)
+            draw = text_seed(seed, row["id"], number)
             jobs.append(job_from(row, index, engine, prompt, draw, {"task": "relight"}, "context-edit"))
 
-    def make(job: Job) -> Made | Rejection:
-        image, mask = read_source(manifest, job)
+    def make(job: Job) -> Made:
+        image, mask = read_source(table, job)
         rng = np.random.default_rng(job.seed)
         padded = pad_randomly(image, mask, rng)
         size = working_size(image.size, engine.native, engine.multiple)
         gray = on_gray(padded.image, padded.mask)  # before resizing, so no white gets into the object's edge
         small = gray.resize(size, Image.Resampling.LANCZOS)
         small_mask = scaled_mask(padded.mask, size)
-        request = Request(job.prompt, job.seed, small, small_mask, size=image.size)
-        relit = engine.edit(request)
-        if isinstance(relit, Rejection):
-            return relit
+        relit = engine.edit(Request(job.prompt, job.seed, small, small_mask, size=image.size))
         return Made(relit, padded.mask, parameters={"padded": padded.parameters})
 
-    return GenerateTask(jobs, make, [engine])
+    return GenerateTask(jobs, make, engine)

@@ -1,11 +1,11 @@
 """Jobs: one image to make from a source each, and their runs; a stop at any moment loses at most one image.
 
-Images and masks are written atomically, and last a file NAME.json with the image's row. A job is finished if this file
-is there, with the images that it names. A job's name follows from its source, prompt and all settings, so the same jobs
-over the same folder resume; several processes may share them, each with a part of a task's jobs.
+Images and masks are written atomically, and last a file NAME.json with the image's row. A job is done if NAME.json and
+the image are there. A job's name follows from its source, prompt and all settings, so the same jobs over the same
+folder resume; several processes may share them, each with a part of a task's jobs.
 
-    task = distractor_task(manifest, open_engine("sdxl_inpaint"), read_wording())
-    run_jobs(task, "images").manifest.write("distractors.parquet")
+    task = distractor_task(table, open_engine("sdxl_inpaint"), read_wording())
+    write(run_jobs(task, "images").table, "distractors.parquet")
 """
 
 from __future__ import annotations
@@ -15,23 +15,24 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
 from PIL import Image
 
 from idmetric.data.generate.compose import Pair, Parameters, read_pair
 from idmetric.data.generate.engine import Engine
-from idmetric.data.generate.weights import Rejection, Weighted
 from idmetric.data.generate.wording import Wording
-from idmetric.data.old_manifest.lineage import has_image
-from idmetric.data.old_manifest.table import Manifest, Row
+from idmetric.data.manifest import checked
 from idmetric.metric.errors import RequestError
-from idmetric.metric.files import StrPath, read_json_file, replacing
+from idmetric.metric.files import StrPath, first_few, read_json_file, replacing
 from idmetric.metric.images import ImageReadError
-from idmetric.tables import first_few
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Progress = Callable[[Iterable[Any], int, str], Iterable[Any]]  # (items, total, name) -> items, with progress shown
+_NEW = ("identity-edit", "distractor")  # roles of images that show a new identity
+_COPIED = ("dataset", "split", "domain", "category")  # columns that an image has of its source
 _FLAT = 3  # flat images at the start that end a run: the prompt is not the cause
 
 
@@ -44,7 +45,7 @@ class Job:
         prompt, seed: input of the engine.
         settings: everything else that determines the pixels, as JSON values.
         row: values of the new row in the manifest.
-        source: number of the row that the image is made from; None for an image from words alone.
+        source: number of the row that the image is made from; -1 for an image from words alone.
     """
 
     name: str
@@ -52,7 +53,7 @@ class Job:
     seed: int
     settings: Parameters
     row: Parameters
-    source: int | None = None
+    source: int = -1
 
 
 @dataclass(frozen=True)
@@ -69,11 +70,18 @@ class Made:
 
 @dataclass(frozen=True)
 class GenerateTask:
-    """A list of jobs, the function that runs one of them, and the models that it uses."""
+    """A list of jobs.
+
+    Attributes:
+        make: runs one of them; returns the reason if its image is rejected.
+        engine: that it uses.
+        result: makes the task's manifest of that of its images.
+    """
 
     jobs: Sequence[Job]
-    make: Callable[[Job], Made | Rejection]
-    models: Sequence[Weighted]
+    make: Callable[[Job], Made | str]
+    engine: Engine
+    result: Callable[[pd.DataFrame], pd.DataFrame] = lambda made: made
 
 
 @dataclass(frozen=True)
@@ -81,12 +89,12 @@ class Outcome:
     """The result of a run.
 
     Attributes:
-        manifest: of all finished images, in the order of the jobs; its paths are relative to the folder.
+        table: the manifest of all finished images, in the order of the jobs.
         made: number of images that this run made.
         left_out: (row or name, why) of unusable sources and of rejected images.
     """
 
-    manifest: Manifest
+    table: pd.DataFrame
     made: int
     left_out: list[tuple[str, str]]
 
@@ -100,7 +108,7 @@ def run_jobs(
     on_error: Literal["fail", "skip"] = "fail",
     progress: Progress = lambda items, total, what: items,
 ) -> Outcome:
-    """Run the jobs that are not finished.
+    """Run the jobs that are not done.
 
     Args:
         folder: of the images; created if absent.
@@ -110,90 +118,64 @@ def run_jobs(
     Raises:
         RequestError: listing unusable sources, or if the first images are all flat.
     """
+    import pandas as pd
+
     root = Path(folder)
     todo = [job for job in task.jobs if _entry(root, job) is None]
-    unusable = _run(task, root, todo, progress) if todo else {}
-    if unusable and on_error != "skip":
-        listed = "".join(f"\n  {source}: {reason}" for source, reason in unusable.items())
+    left_out = _run(task, root, todo, progress) if todo else []
+    if left_out and on_error != "skip":
+        listed = "".join(f"\n  {source}: {reason}" for source, reason in left_out)
         raise RequestError(
-            f"{len(unusable)} sources cannot be used; fix them, or leave them out with --on-error skip:{listed}"
+            f"{len(left_out)} sources cannot be used; fix them, or leave them out with --on-error skip:{listed}"
         )
 
-    rows: dict[str, Row] = {}
-    rejected: dict[str, str] = {}
+    rows = []
     for job in task.jobs:
         entry = _entry(root, job) or {}
         if "row" in entry:
-            rows[job.name] = Row(**entry["row"])
+            rows.append(entry["row"])
         elif "rejected" in entry:
-            rejected[job.name] = entry["rejected"]
-    manifest = Manifest.from_rows(rows.values(), root)
-    made = sum(job.name in rows for job in todo)
-    return Outcome(manifest, made, [*unusable.items(), *rejected.items()])
+            left_out.append((job.name, entry["rejected"]))
+    table = checked(pd.DataFrame(rows, dtype=object), root)
+    made = len({job.name for job in todo}.intersection(table["id"]))
+    return Outcome(table, made, left_out)
 
 
-def _run(
-    task: GenerateTask,
-    root: Path,
-    jobs: Sequence[Job],
-    progress: Progress,
-) -> dict[str, str]:
+def _run(task: GenerateTask, root: Path, jobs: Sequence[Job], progress: Progress) -> list[tuple[str, str]]:
     """Run jobs; returns unusable sources with the reasons."""
+    _ = task.engine.pipe  # its weights are loaded, or refused, before the work
     unusable: dict[str, str] = {}
     finished = flat = 0
-    for model in task.models:
-        model.load()
-
     for job in progress(jobs, len(jobs), "generate"):
         try:
             made = task.make(job)
+        except FloatingPointError as error:
+            made = str(error)
+            flat += 1
         except ImageReadError as error:
             unusable[f"row {job.source + 1} ({job.row['parent']})"] = str(error)
             continue
-
-        if isinstance(made, Rejection):
-            entry: Parameters = {"rejected": made.reason}
-            flat += made.is_flat
-        else:
-            entry = {"row": _saved(root, job, task, made)}
-
+        entry = {"rejected": made} if isinstance(made, str) else {"row": _saved(root, job, task, made)}
         finished += 1
         if finished == flat == _FLAT:
             raise RequestError(f"the first {_FLAT} images are all flat, so numbers overflow: pass --dtype float32")
         with replacing(root / f"{job.name}.json", parents=True) as temporary:
-            text = json.dumps(entry, ensure_ascii=False, sort_keys=True)
-            temporary.write_text(text, encoding="utf-8")
-
-    return unusable
+            temporary.write_text(json.dumps(entry, ensure_ascii=False, sort_keys=True), encoding="utf-8")
+    return list(unusable.items())
 
 
-def _saved(
-    root: Path,
-    job: Job,
-    task: GenerateTask,
-    made: Made,
-) -> Parameters:
-    """Write the images of a job, and return its row."""
-    parameters = {**job.settings, **made.parameters, **_provenance(task.models)}
-    row = {**job.row, "parameters": parameters, "oracle": made.oracle}
-    for column in ("mask", "part_mask", "path"):
-        image = made.image if column == "path" else getattr(made, column)
+def _saved(root: Path, job: Job, task: GenerateTask, made: Made) -> Parameters:
+    """Write the images of a job, and return its row, with versions and licenses of the engine's weights."""
+    licenses = {weights.key: weights.license for weights in task.engine.weights.values()}
+    provenance = {"versions": task.engine.versions, "licenses": licenses}
+    row = {**job.row, "parameters": {**job.settings, **made.parameters, **provenance}, "oracle": made.oracle}
+    images = {"mask": made.mask, "part_mask": made.part_mask, "path": made.image}
+    for column, image in images.items():
         if image is not None:
             row[column] = f"{job.name}.png" if column == "path" else f"{job.name}.{column}.png"
             with replacing(root / row[column], parents=True) as temporary:
                 image.save(temporary, "PNG")
-    return {name: value for name, value in row.items() if value is not None or name == "identity"}
-
-
-def _provenance(models: Sequence[Weighted]) -> Parameters:
-    """Versions and licenses of the models' weights; the names of all but the first model's begin with its name."""
-    versions: dict[str, str] = {}
-    licenses: dict[str, str] = {}
-    for model in models:
-        prefix = "" if model is models[0] else f"{model.name}."
-        versions |= {prefix + name: version for name, version in model.versions.items()}
-        licenses |= model.licenses
-    return {"versions": versions, "licenses": licenses}
+    return row
 
 
 def _entry(root: Path, job: Job) -> Parameters | None:
@@ -202,21 +184,14 @@ def _entry(root: Path, job: Job) -> Parameters | None:
         entry: Parameters = read_json_file(root / f"{job.name}.json")
     except (OSError, ValueError):
         return None
-    row = entry.get("row", {})
-    files = [row[name] for name in ("path", "mask", "part_mask") if name in row]
-    return entry if all((root / file).is_file() for file in files) else None
+    is_done = "rejected" in entry or (root / f"{job.name}.png").is_file()
+    return entry if is_done else None
 
 
 # Plans
 
 
-def job_name(
-    engine: Engine,
-    origin: str,
-    prompt: str,
-    seed: int,
-    settings: Parameters,
-) -> str:
+def job_name(engine: Engine, origin: str, prompt: str, seed: int, settings: Parameters) -> str:
     """The engine, a hash of the origin, the seed, and a hash of the prompt and all settings.
 
     Args:
@@ -227,48 +202,45 @@ def job_name(
 
 
 def job_from(
-    parent: Row,
+    parent: Parameters,
     index: int,
     engine: Engine,
     prompt: str,
     seed: int,
     settings: Parameters,
     role: str,
-    is_new: bool = False,
     **more: Any,
 ) -> Job:
     """The job that makes an image from a row of a manifest.
 
     Args:
-        is_new: the image shows a new identity on its parent's background; otherwise it keeps the identity and gets a
-            new background id.
+        parent: that row, number `index`.
+        role: "identity-edit" and "distractor" show a new identity on their parent's background; others keep the
+            identity and get a new background id.
         more: further values of its row.
     """
     settings = {**engine.settings, **settings}
-    name = job_name(engine, parent.id, prompt, seed, settings)
+    name = job_name(engine, parent["id"], prompt, seed, settings)
     row = {
         "id": name,
-        "identity": parent.identity,
+        "identity": parent["identity"],
         "role": role,
-        "dataset": parent.dataset,
-        "split": parent.split,
-        "domain": parent.domain,
-        "category": parent.category,
         "background": name,
-        "parent": parent.id,
+        "parent": parent["id"],
         "engine": engine.name,
         "text": prompt,
         "seed": seed,
+        **{column: parent[column] for column in _COPIED},
         **more,
     }
-    if is_new:
-        row["identity"] = f"{parent.identity or parent.id}/{role}/{short_hash(name)}"
-        row["background"] = parent.background
+    if role in _NEW:
+        row["identity"] = f"{parent['identity'] or parent['id']}/{role}/{short_hash(name)}"
+        row["background"] = parent["background"]
     return Job(name, prompt, seed, settings, row, index)
 
 
 def edit_jobs(
-    manifest: Manifest,
+    table: pd.DataFrame,
     engine: Engine,
     words: Wording,
     role: str,
@@ -281,36 +253,30 @@ def edit_jobs(
     Args:
         settings: of the task; their `task` names the prompt.
     """
-    require(manifest, "mask", "category")
+    require(table, "mask", "category")
     jobs = []
-    for index, row in enumerate(manifest):
-        prompt = words.prompt(settings["task"], row.category)
+    for index, row in enumerate(table.to_dict("records")):
+        prompt = words.prompt(settings["task"], row["category"])
         for copy in range(copies):
             draw = frame_seed(seed, index, copy)
-            jobs.append(job_from(row, index, engine, prompt, draw, settings, role, is_new=True))
+            jobs.append(job_from(row, index, engine, prompt, draw, settings, role))
     return jobs
 
 
-def require(manifest: Manifest, *columns: str) -> None:
+def require(table: pd.DataFrame, *columns: str) -> None:
     """Check that every row has values in the columns."""
-    ids = manifest.column("id")
     for column in columns:
-        missing = [index for index, value in enumerate(manifest.column(column)) if value is None]
-        if column == "mask":
-            missing = np.flatnonzero(~has_image(manifest, "mask")).tolist()
-        if missing:
-            listed = ", ".join(first_few([f"row {index + 1} ({ids[index]})" for index in missing]))
+        missing = table["id"][table[column].isna()]
+        if len(missing):
+            listed = ", ".join(first_few([f"row {index + 1} ({name})" for index, name in missing.items()]))
             raise RequestError(
                 f"column {column!r} is empty in {len(missing)} rows: {listed}; fill it in or filter these rows out"
             )
 
 
-def read_source(manifest: Manifest, job: Job) -> Pair:
+def read_source(table: pd.DataFrame, job: Job) -> Pair:
     """Image (RGB) and mask ("L", 0 or 255) of the row that a job is made from, as `read_pair` reads them."""
-    assert job.source is not None
-    image = manifest.source(job.source) or b""
-    mask = manifest.source(job.source, "mask") or b""
-    return read_pair(image, mask)
+    return read_pair(table["path"][job.source], table["mask"][job.source])
 
 
 def frame_seed(seed: int, row: int, copy: int = 0) -> int:

@@ -10,32 +10,20 @@ RMBG's is soft. Soft edges and holes through an object come out worse than with 
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from idmetric.data.generate.compose import Bits, mask_image
-from idmetric.data.generate.jobs import Progress, short_hash
-from idmetric.data.generate.weights import Rejection, Repository, Weighted
-from idmetric.data.old_manifest.table import Manifest
-from idmetric.matching.detect_models import Sam2
-from idmetric.matching.regions import Box
-from idmetric.metric.files import need, replacing
-from idmetric.metric.images import ImageReadError
+from idmetric.metric.files import need
 
-SEGMENTER = Repository("facebook/sam2.1-hiera-large", "apache-2.0")
 Pixels = NDArray[np.float64]  # (..., 3)
 
 
 @dataclass(frozen=True)
-class CleanBackground(Weighted):
+class CleanBackground:
     """Finds the object on a clean background by color alone.
 
     A quadratic surface is fitted to each color channel along the border. Pixels within `tolerance` of it that are
@@ -55,10 +43,9 @@ class CleanBackground(Weighted):
     border: float = 0.02
     clean: float = 0.8
 
-    name = "clean"
-
-    def mask(self, image: Image.Image) -> Image.Image | Rejection:
-        """The mask of the object, "L", 0 or 255."""
+    def mask(self, image: Image.Image) -> Image.Image | str:
+        """The mask of the object, "L", 0 or 255, or the reason why it is not found."""
+        need("generate", "masks", cv2="cv2")
         import cv2
 
         pixels = np.asarray(image, np.float64)
@@ -71,7 +58,7 @@ class CleanBackground(Weighted):
         is_clean = _distances(pixels, background) <= self.tolerance
         share = is_clean[rim].mean()
         if share < self.clean:
-            return Rejection(f"the background is not clean: {share:.0%} of the border is of one smooth color")
+            return f"the background is not clean: {share:.0%} of the border is of one smooth color"
 
         # the largest region of all pixels that are not connected to the rim by the background's color
         _, regions = cv2.connectedComponents(is_clean.astype(np.uint8), connectivity=4)
@@ -79,36 +66,27 @@ class CleanBackground(Weighted):
         _, regions, statistics, _ = cv2.connectedComponentsWithStats(is_object.astype(np.uint8), connectivity=4)
         areas = statistics[1:, cv2.CC_STAT_AREA]  # region 0 is the rest of the picture
         if not len(areas):
-            return Rejection("the picture shows nothing but background")
+            return "the picture shows nothing but background"
         body = regions == areas.argmax() + 1
         covered = body.mean()
         if not self.least <= covered <= self.most:
-            return Rejection(f"the object covers {covered:.1%} of the picture")
+            return f"the object covers {covered:.1%} of the picture"
         return mask_image(body)
 
 
 def _background(pixels: Pixels, rim: Bits, tolerance: float) -> Pixels:
     """(H, W, 3): quadratic in x and y, by least squares on the rim; refitted without outliers such as the object."""
     height, width = rim.shape
-    rows = np.linspace(-1, 1, height)
-    columns = np.linspace(-1, 1, width)
-    y, x = np.meshgrid(rows, columns, indexing="ij")
-    powers = [
-        np.ones_like(x),
-        x,
-        y,
-        x * y,
-        x * x,
-        y * y,
-    ]
-    terms = np.stack(powers, axis=-1)
+    y, x = np.meshgrid(np.linspace(-1, 1, height), np.linspace(-1, 1, width), indexing="ij")
+    terms = np.stack([np.ones_like(x), x, y, x * y, x * x, y * y], axis=-1)
     rim_terms, colors = terms[rim], pixels[rim]
+    count = terms.shape[-1]
 
     median = np.median(colors, axis=0)
-    coefficients = np.vstack([median, np.zeros((len(powers) - 1, 3))])
+    coefficients = np.vstack([median, np.zeros((count - 1, 3))])
     is_inlier = _distances(colors, median) <= 2 * tolerance
     for _ in range(3):
-        if is_inlier.sum() < 4 * len(powers):
+        if is_inlier.sum() < 4 * count:
             break  # too few for a fit
         coefficients, *_ = np.linalg.lstsq(rim_terms[is_inlier], colors[is_inlier], rcond=None)
         is_inlier = _distances(colors, rim_terms @ coefficients) <= tolerance
@@ -120,63 +98,3 @@ def _background(pixels: Pixels, rim: Bits, tolerance: float) -> Pixels:
 def _distances(colors: Pixels, others: Pixels) -> Pixels:
     distances: Pixels = np.linalg.norm(colors - others, axis=-1)
     return distances
-
-
-@dataclass(frozen=True)
-class Sam(Weighted):
-    """SAM 2.1 (safetensors, Apache-2.0): the single mask that it predicts for a box."""
-
-    base: Repository = SEGMENTER
-
-    name = "sam"
-
-    @cached_property
-    def model(self) -> Sam2:
-        """The model; its weights are loaded at the first use."""
-        return Sam2(source=self.base.repo, revision=self.base.revision, device=self.place.device)
-
-    def body(self, photo: Image.Image, box: Box) -> Bits:
-        """The object in a box, (H, W)."""
-        return self.model.mask(photo, box)
-
-
-def open_remover(weights: Mapping[str, str] | None = None, **settings: Any) -> CleanBackground:
-    """The remover with other settings; weights, of which it has none, and settings are as in `Weighted.changed`."""
-    need("generate", "masks", cv2="cv2")
-    return CleanBackground().changed(weights or {}, settings)
-
-
-def make_masks(
-    manifest: Manifest, remover: CleanBackground, folder: Path, progress: Progress
-) -> tuple[Manifest, dict[str, str]]:
-    """The manifest with a mask of every image, and the rows without one: id -> reason.
-
-    Rows that are a text without an image stay as they are. A mask's name is a hash of the image's pixels and of the
-    remover's settings, so a stopped run resumes.
-    """
-    rows = [index for index in range(len(manifest)) if manifest.source(index) is not None]
-    key = short_hash({"remover": remover.name, **remover.settings})
-    ids = manifest.column("id")
-    masks, mask_bytes = manifest.column("mask"), manifest.column("mask_bytes")
-    problems: dict[str, str] = {}
-
-    for index in progress(rows, len(rows), "masks"):
-        try:
-            image = manifest.image(index)
-            origin = repr((image.size, key)).encode()
-            digest = hashlib.sha256(image.tobytes() + origin).hexdigest()
-            path = folder / digest[:2] / f"{digest[:32]}.png"
-            if not path.is_file():
-                mask = remover.mask(image)
-                if isinstance(mask, Rejection):
-                    problems[ids[index]] = mask.reason
-                    continue
-                with replacing(path, parents=True) as temporary:
-                    mask.save(temporary, "PNG")
-        except ImageReadError as error:
-            problems[ids[index]] = str(error)
-        else:
-            masks[index], mask_bytes[index] = str(path.absolute()), None
-
-    moved = manifest.at(manifest.root.absolute())
-    return moved.replace(mask=masks, mask_bytes=mask_bytes), problems

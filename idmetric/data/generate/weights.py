@@ -2,42 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any
 
 from idmetric.metric.checkpoints.resolve import resolve
-from idmetric.metric.errors import CheckpointError, RequestError
-from idmetric.metric.files import accept, from_text
+from idmetric.metric.errors import CheckpointError, understanding
 from idmetric.metric.paths import matching
 
 Options = dict[str, Any]  # settings, or arguments of a pipeline, by name
 
 # parts of Stable Diffusion's pipelines: the safety checker would add black images to the data
 NO_CHECKER: Options = {"safety_checker": None, "requires_safety_checker": False}
+_INDEX = "model_index.json"  # of a pipeline: component -> [library, class]
 _WEIGHTS = "diffusion_pytorch_model.safetensors"
+_FILES = ("**/*.safetensors", "**/*.json", "**/*.txt", "**/*.model", "**/*.jinja")  # that pipelines load
 _LIBRARIES = ("diffusers", "transformers")  # of a pipeline's models
-_READ = {".safetensors", ".json", ".txt", ".model", ".jinja"}  # extensions of files that pipelines load
-_SAMPLE, _SAMPLES = 16 * 1024, 256  # bytes of a sample, and samples of a file
-
-
-@dataclass(frozen=True)
-class Rejection:
-    """Returned in place of a generated picture that cannot be used. Other pictures are not affected.
-
-    Attributes:
-        reason: why it cannot be used.
-        is_flat: the picture has one color, usually because numbers were not finite.
-    """
-
-    reason: str
-    is_flat: bool = False
 
 
 @dataclass(frozen=True)
@@ -87,9 +71,8 @@ class Repository:
             return replace(self, repo=str(path.parent), revision=None, file=path.name)
 
         repo, _, revision = place.partition("@")
-        if path.is_file() or not re.fullmatch(r"[^./][^/]*/[^/]*", repo):
-            wanted = "folder, a file" if self.file else "folder"
-            raise CheckpointError(f"{place!r} is not a {wanted}, or owner/name[@revision] on the Hub")
+        if not re.fullmatch(r"[^./][^/]*/[^/]*", repo):
+            raise CheckpointError(f"{place!r} is not a folder, a file of weights, or owner/name[@revision] on the Hub")
         return replace(self, repo=repo, revision=revision or None)
 
 
@@ -133,81 +116,7 @@ class Place:
 AUTO = Place()
 
 
-@dataclass(frozen=True)
-class Weighted:
-    """Base of engines and removers: fields that are weights or settings, and where their models run."""
-
-    place: Place = AUTO
-
-    name: ClassVar[str] = ""
-
-    @property
-    def configuration(self) -> Options:
-        """Weights and settings by field."""
-        return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "place"}
-
-    @property
-    def settings(self) -> Options:
-        """Everything except its input that determines the pixels, as JSON values."""
-        return self.configuration | {name: weights.key for name, weights in self.weights.items()}
-
-    @property
-    def weights(self) -> dict[str, Repository]:
-        """Its weights by field."""
-        return {name: value for name, value in self.configuration.items() if isinstance(value, Repository)}
-
-    @property
-    def licenses(self) -> dict[str, str]:
-        """Repository -> license of its weights."""
-        return {weights.key: weights.license for weights in self.weights.values()}
-
-    @cached_property
-    def versions(self) -> dict[str, str]:
-        """Commit or fingerprint of its weights by field, available once they are loaded."""
-        return {name: version(weights) for name, weights in self.weights.items()}
-
-    def load(self) -> None:
-        """Load its models now instead of at their first use."""
-
-    def changed(
-        self,
-        weights: Mapping[str, str],
-        settings: Options,
-    ) -> Self:
-        """The same with other weights and settings.
-
-        Args:
-            weights: other locations of its weights by field ("base", "lora", ...): see `Repository.at`.
-            settings: other values of its fields; text is converted to their types.
-        """
-        changes: Options = {}
-        for name, location in weights.items():
-            if name not in self.weights:
-                raise RequestError(f"{self.name} has no weights {name!r}; it has {_listed(self.weights)}")
-            changes[name] = self.weights[name].at(location)
-
-        known_settings = self.configuration.keys() - self.weights.keys()
-        for name, value in settings.items():
-            if name not in known_settings:
-                raise RequestError(f"{self.name} has no setting {name!r}; it has {_listed(known_settings)}")
-            kind = type(self.configuration[name])
-            if isinstance(value, str):
-                value = from_text(value, kind)
-            changes[name] = accept(f"{self.name}.{name}", value, kind)
-
-        return replace(self, **changes)
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(sorted(names)) or "none"
-
-
-def load_pipeline(
-    kind: str,
-    weights: Repository,
-    place: Place,
-    **parts: Any,
-) -> Any:
+def load_pipeline(kind: str, weights: Repository, place: Place, **parts: Any) -> Any:
     """A pipeline of diffusers' class `kind`, on the CPU, in the place's dtype; `parts` replace components.
 
     Raises:
@@ -217,19 +126,10 @@ def load_pipeline(
     if not weights.local:
         folder = _downloaded(weights, parts)
     for file in [*folder.glob("*.py"), *folder.glob("*/*.py")]:  # hidden ones too: some versions of diffusers run it
-        name = file.relative_to(folder)
-        raise CheckpointError(f"cannot load {weights} as {kind}: it holds {name}, and code is not run")
-
-    from idmetric.metric.checkpoints.format import read_json
-
-    index = folder / "model_index.json"
-    entries = {}
-    if index.is_file():
-        entries = read_json(index)
-    with _explained(weights, kind):
-        for component, entry in entries.items():
-            if component.isidentifier() and component not in parts and _is_model(entry):
-                library, class_name = entry
+        raise CheckpointError(f"{weights} holds {file.relative_to(folder)}, and code is not run")
+    with understanding(f"{weights} as {kind}"):
+        for component, library, class_name in _models_of(folder):
+            if component not in parts:
                 parts[component] = _filled(library, class_name, folder / component, place)
         return _from_pretrained(kind, folder, place, **parts)
 
@@ -238,64 +138,9 @@ def load_model(kind: str, weights: Repository, place: Place) -> Any:
     """A model of diffusers' class `kind`; place and errors as `load_pipeline`."""
     from idmetric.metric.checkpoints.pretrained import FILES
 
-    folder = resolve(weights.repo, FILES, revision=weights.revision, advice="--weights NAME=FOLDER")
-    with _explained(weights, kind):
+    folder = resolve(weights.repo, FILES, revision=weights.revision, advice="--set ENGINE.controlnet=FOLDER")
+    with understanding(f"{weights} as {kind}"):
         return _filled("diffusers", kind, folder, place)
-
-
-def _is_model(entry: Any) -> bool:
-    """Whether a component in a pipeline's index, [library, class], has weights."""
-    if not isinstance(entry, list) or len(entry) != 2 or entry[0] not in _LIBRARIES:
-        return False
-    import torch
-
-    library = importlib.import_module(entry[0])
-    kind = getattr(library, str(entry[1]), None)
-    return isinstance(kind, type) and issubclass(kind, torch.nn.Module)
-
-
-def _filled(library: str, class_name: str, folder: Path, place: Place) -> Any:
-    """A model of diffusers or transformers, each tensor of which is in its files; they may hold more."""
-    from idmetric.metric.checkpoints.pretrained import (
-        check_report,
-        check_settings,
-        open_model,
-        read_shards,
-        weight_files,
-    )
-    from idmetric.metric.checkpoints.weights import check_finite, check_types
-
-    if library == "transformers":
-        return open_model(class_name, folder, dtype=place.torch_dtype(), is_exact=False)
-    check_settings(folder)
-    files = weight_files(folder, _WEIGHTS)
-    if (folder / _WEIGHTS).is_file() and (folder / f"{_WEIGHTS}.index.json").is_file():
-        raise CheckpointError(f"{str(folder)!r} holds {_WEIGHTS} and an index of shards: remove one of them")
-    state = read_shards(files)
-    check_types(state, str(folder))
-    model, report = _from_pretrained(class_name, folder, place, output_loading_info=True)
-    check_report(report | {"unexpected_keys": []}, folder)
-    check_finite(model.state_dict(), folder)
-    return model
-
-
-def _from_pretrained(kind: str, folder: Path, place: Place, **options: Any) -> Any:
-    import diffusers
-    from packaging.version import Version
-
-    is_new = Version(diffusers.__version__) >= Version("0.42")
-    options["dtype" if is_new else "torch_dtype"] = place.torch_dtype()
-    return getattr(diffusers, kind).from_pretrained(folder, use_safetensors=True, local_files_only=True, **options)
-
-
-@contextmanager
-def _explained(weights: Repository, kind: str) -> Iterator[None]:
-    try:
-        yield
-    except CheckpointError as error:
-        raise CheckpointError(f"cannot load {weights} as {kind}: {error}") from error
-    except (OSError, ValueError, TypeError, KeyError, RuntimeError) as error:
-        raise CheckpointError(f"cannot load {weights} as {kind}: {_line(error)}") from error
 
 
 def load_tensors(weights: Repository) -> dict[str, Any]:
@@ -310,50 +155,66 @@ def load_tensors(weights: Repository) -> dict[str, Any]:
 
 
 def version(weights: Repository) -> str:
-    """The commit of downloaded weights on the Hub, or the `fingerprint` of local weights."""
-    if weights.local:
-        return fingerprint(Path(weights.repo, weights.file or ""))
-    files = [weights.file] if weights.file else ["model_index.json", "config.json"]
-    return resolve(weights.repo, files, revision=weights.revision, local_files_only=True).name
+    """The commit of downloaded weights on the Hub, or 12 hex digits of a digest of local files."""
+    from idmetric.metric.checkpoints.format import content_digest
+
+    if not weights.local:
+        files = [weights.file] if weights.file else [_INDEX, "config.json"]
+        return resolve(weights.repo, files, revision=weights.revision, local_files_only=True).name
+    if weights.file:
+        return content_digest(Path(weights.repo, weights.file))
+    return content_digest(*sorted(matching(Path(weights.repo), *_FILES)))
 
 
-def fingerprint(path: Path) -> str:
-    """12 hex digits of a SHA-256 over a folder's files, or over one file: names, sizes and up to 256 samples of each.
+def _models_of(folder: Path) -> Iterator[tuple[str, str, str]]:
+    """Name, library and class of each component of a pipeline that has weights."""
+    import torch
 
-    Samples, because hashing all of a model of 50 GB would take minutes. The path of the folder doesn't matter.
-    """
-    digest = hashlib.sha256()
-    root, files = path.parent, [path]
-    if path.is_dir():
-        root, files = path, matching(path, "**/*")
-    for file in files:
-        if not file.is_file() or file.suffix not in _READ:
+    from idmetric.metric.checkpoints.format import read_json
+
+    for component, entry in read_json(folder / _INDEX).items():
+        if not isinstance(entry, list) or entry[0] not in _LIBRARIES:
             continue
-        size = file.stat().st_size
-        digest.update(f"{file.relative_to(root).as_posix()}\0{size}\0".encode())
-        with file.open("rb") as stream:
-            for start in range(0, size, max(_SAMPLE, size // _SAMPLES)):
-                stream.seek(start)
-                digest.update(stream.read(_SAMPLE))
-    return digest.hexdigest()[:12]
+        library, class_name = entry
+        kind = getattr(importlib.import_module(library), class_name)
+        if issubclass(kind, torch.nn.Module):
+            yield component, library, class_name
+
+
+def _filled(library: str, class_name: str, folder: Path, place: Place) -> Any:
+    """A model of diffusers or transformers, each tensor of which is in its files; they may hold more."""
+    from idmetric.metric.checkpoints import pretrained
+    from idmetric.metric.checkpoints.weights import check_finite, check_types
+
+    if library == "transformers":
+        return pretrained.open_model(class_name, folder, dtype=place.torch_dtype(), is_exact=False)
+    pretrained.check_settings(folder)
+    stored = pretrained.read_shards(pretrained.weight_files(folder, _WEIGHTS))
+    check_types(stored, str(folder))
+    model, report = _from_pretrained(class_name, folder, place, output_loading_info=True)
+    pretrained.check_report(report | {"unexpected_keys": []}, folder)
+    check_finite(model.state_dict(), folder)
+    return model
+
+
+def _from_pretrained(kind: str, folder: Path, place: Place, **options: Any) -> Any:
+    import diffusers
+    from packaging.version import Version
+
+    is_new = Version(diffusers.__version__) >= Version("0.42")
+    options["dtype" if is_new else "torch_dtype"] = place.torch_dtype()
+    return getattr(diffusers, kind).from_pretrained(folder, use_safetensors=True, local_files_only=True, **options)
 
 
 def _downloaded(weights: Repository, parts: Options) -> Path:
     """The folder of the components that a pipeline's index names and that `parts` do not replace."""
     from diffusers import DiffusionPipeline
 
-    repo = weights.repo
+    options = {"revision": weights.revision, "use_safetensors": True, **parts}
     try:
-        options = {"revision": weights.revision, "use_safetensors": True, **parts}
-        return Path(DiffusionPipeline.download(repo, **options))
+        return Path(DiffusionPipeline.download(weights.repo, **options))
     except Exception as error:  # the Hub client raises OSError, ValueError and its HTTP library's own errors
         raise CheckpointError(
-            f"cannot fetch {weights} from the Hub ({_line(error)}); if it is gated, accept its license at "
-            f"https://huggingface.co/{repo} and run `hf auth login`; without a network, give a local folder: "
-            "--weights NAME=FOLDER for generating, --model diffsim@FOLDER for the baseline"
+            f"cannot fetch {weights} from the Hub ({type(error).__name__}: {error}); if it is gated, accept its "
+            f"license at https://huggingface.co/{weights.repo} and run `hf auth login`; or give a local folder"
         ) from error
-
-
-def _line(error: Exception) -> str:
-    text = " ".join(str(error).split()) or "no reason given"
-    return f"{type(error).__name__}: {text[:300]}"

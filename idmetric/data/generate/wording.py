@@ -35,7 +35,6 @@ SLOTS = {  # of a template or question
     "*prompt": {"count", "domain", "examples"},
     "*more": {"count"},
 }
-OPTIONAL = {"context": {"class"}, "grid_identity": {"class"}, "*prompt": {"examples"}}  # slots that it need not have
 
 
 @dataclass(frozen=True)
@@ -50,12 +49,7 @@ class Wording:
     domains: Mapping[str, Any]
     grid: Mapping[str, Mapping[str, float]]
 
-    def prompt(
-        self,
-        task: str,
-        category: str | None = None,
-        **slots: str,
-    ) -> str:
+    def prompt(self, task: str, category: str | None = None, **slots: str) -> str:
         """The prompt of a task with its slots filled; underscores in them become spaces."""
         slots["class"] = category or "object"
         words = {slot: text.replace("_", " ") for slot, text in slots.items()}
@@ -63,11 +57,9 @@ class Wording:
 
     def scenes(self, category: str | None) -> list[tuple[str, str]]:
         """All pairs (background, lighting) that suit a category, in the order of the files."""
-        kind = self.categories.get(_key(category or "*")) or self.categories.get("*")
-        if kind is None:
-            raise RequestError(f'categories.json has no supercategory for {category!r}, and none for "*"')
+        kind = self.categories.get(_key(category or "*")) or self.categories["*"]
         pairs = []
-        for background, scene in self.backgrounds[kind].items():
+        for background, scene in self.backgrounds.get(kind, {}).items():
             pairs += [(background, lighting) for lighting in self.lighting[scene]]
         return pairs
 
@@ -76,26 +68,33 @@ def read_wording(folder: StrPath | None = None) -> Wording:
     """Read the words; files in `folder` replace the package's files of the same name.
 
     Templates and questions that a file leaves out are the package's.
+
+    Raises:
+        RequestError: naming the folder, and the entry at fault.
     """
     data: dict[str, Any] = {}
     replaced = []
     for name in (field.name for field in fields(Wording)):
-        data[name] = _read(FOLDER / f"{name}.json")
+        data[name] = read_json_file(FOLDER / f"{name}.json")
         path = Path(folder or FOLDER, f"{name}.json")
-        if folder is not None and path.is_file():
-            replaced.append(str(path))
-            defaults = data[name] if name in ("templates", "domains") else {}
-            data[name] = {**defaults, **_read(path)}
+        if folder is None or not path.is_file():
+            continue
+        replaced.append(str(path))
+        defaults = data[name] if name in ("templates", "domains") else {}
+        try:
+            data[name] = {**defaults, **read_json_file(path)}
+        except (OSError, ValueError, TypeError) as error:
+            raise RequestError(f"{path}: not a JSON object: {error}") from error
     if folder is not None and not replaced:
-        names = ", ".join(f"{name}.json" for name in data)
-        raise RequestError(f"{folder}: the folder has none of {names}")
+        raise RequestError(f"{folder}: the folder has none of {', '.join(f'{name}.json' for name in data)}")
 
     try:
-        _check(Wording(**data))
+        data["categories"] = {_key(name): kind for name, kind in data["categories"].items()}
+        words = Wording(**data)
+        _check(words)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise RequestError(f"{' or '.join(replaced)}: {error}") from error
-    data["categories"] = {_key(name): kind for name, kind in data["categories"].items()}
-    return Wording(**data)
+    return words
 
 
 def _check(words: Wording) -> None:
@@ -106,22 +105,13 @@ def _check(words: Wording) -> None:
             texts[name].format(**dict.fromkeys(slots, ""))
         except (LookupError, ValueError) as error:
             raise ValueError(f"{name!r} has no slot {error}; it has {sorted(slots)}") from error
-        for slot in sorted(slots - OPTIONAL.get(name, set())):
-            if f"{{{slot}}}" not in texts[name]:
-                raise ValueError(f"{name!r} lacks the slot {{{slot}}}")
     for name, entry in words.domains.items():
         if name not in SLOTS and entry.keys() != {"domain", "examples"}:
             raise ValueError(f"{name!r} must hold domain and examples")
-
     for category, kind in words.categories.items():
-        if not words.backgrounds.get(kind):
+        if not words.scenes(category):
             raise ValueError(f"categories.json, {category!r}: there are no backgrounds for {kind!r}")
-    for kind, backgrounds in words.backgrounds.items():
-        for scene in backgrounds.values():
-            if not words.lighting.get(scene):
-                raise ValueError(f"backgrounds.json, {kind!r}: there is no lighting for scene {scene!r}")
-
-    if words.grid.keys() != {"background", "light"} or not all(words.grid.values()):
+    if words.grid.keys() != {"background", "light"}:
         raise ValueError("grid.json must hold background and light")
     for levels in words.grid.values():
         if min(levels.values()) < 0:
@@ -130,13 +120,3 @@ def _check(words: Wording) -> None:
 
 def _key(category: str) -> str:
     return " ".join(category.replace("_", " ").casefold().split())
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        value = read_json_file(path)
-    except (OSError, ValueError) as error:
-        raise RequestError(f"{path}: not readable as JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise RequestError(f"{path}: it must hold an object {{...}}")
-    return value

@@ -9,7 +9,7 @@ import pytest
 
 from idmetric.data.frames.clips import find_clips
 from idmetric.data.frames.footage import open_clip
-from idmetric.data.generate.weights import fingerprint
+from idmetric.data.generate.weights import Repository, version
 from idmetric.data.importers.run import import_dataset
 from idmetric.data.importers.source import open_source
 from idmetric.gallery.sources import entries
@@ -76,7 +76,7 @@ def of_tables(root: Path) -> object:
 def of_model_folder(root: Path) -> object:
     for name in ("config.json", "model.safetensors", "tokenizer.json"):
         put(root / name, name.encode())
-    return folder_revision(root), fingerprint(root)
+    return folder_revision(root), version(Repository(str(root), "mit"))
 
 
 READERS = (of_listed, of_pattern, of_importer, of_gallery, of_match, of_clips, of_tables, of_model_folder)
