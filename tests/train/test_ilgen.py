@@ -426,7 +426,7 @@ def test_pretrained_weights_come_from_a_file_or_the_hub_and_are_never_random_sil
 
 def test_wrong_data_are_refused_with_how_to_fix_them(data: Manifest) -> None:
     cases: list[tuple[Manifest, dict[str, Any], str]] = [
-        (data.replace(identity=None), {}, "0 of the 0 identities .*idmetric data generate --task ilgen"),
+        (data.replace(identity=None), {}, "0 of the 0 identities .*idmetric data generate --task relight"),
         (data.replace(split="test"), {}, "0 of the 0 identities of the training split"),
         (data.take(range(4)), {}, "1 of the 1 identities .* two are needed"),
         (data.take([*range(4), 4, 5]), {}, "1 of the 2 identities .* 4 different images.*a lower --images takes"),

@@ -23,7 +23,7 @@ from idmetric.data.old_manifest.lineage import image_keys
 from idmetric.data.old_manifest.table import Manifest, ManifestError
 from idmetric.train.batches import TRAINING, Pictures, fingerprint, generator, permutation, rows_in
 
-_HOW_TO = "idmetric data generate --task ilgen makes classes of four images (docs/data/ilgen.md)"
+_HOW_TO = "idmetric data generate --task relight makes classes of four images (docs/data/ilgen.md)"
 
 
 @dataclass(frozen=True)
