@@ -23,6 +23,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,7 @@ def read(file: StrPath) -> pd.DataFrame:
     try:
         refuse_irregular(file)
         table = _read_parquet(file) if file.suffix.lower() == ".parquet" else _read_text(file)
-    except (OSError, ValueError) as error:  # Arrow's errors are of these classes
+    except (OSError, ValueError, NotImplementedError) as error:  # Arrow's errors are of these classes
         raise ManifestError(f"{file}: not readable as {file.suffix[1:]}: {error}") from error
 
     table = checked(table, file.parent, str(file))
@@ -125,13 +126,8 @@ def write(table: pd.DataFrame, file: StrPath) -> None:
     """
     file = Path(file)
     check_extension(file)
-    table = checked(table, name=str(file))
-    columns = [column for column in table if column == "path" or table[column].notna().any()]
-    table = table[columns]
-    root = os.path.realpath(file.parent)
-    for column in set(PATHS).intersection(columns):
-        table = with_columns(table, **{column: [path and _relative(path, root) for path in table[column]]})
-
+    table = _with_paths(checked(table, name=str(file)), partial(_relative, root=os.path.realpath(file.parent)))
+    table = table[[column for column in table if column == "path" or table[column].notna().any()]]
     write_format = _WRITE[file.suffix.lower()]
     with replacing(file, parents=True) as temporary:
         try:
@@ -250,11 +246,16 @@ def checked(table: pd.DataFrame, root: StrPath = ".", name: str = "manifest") ->
     if problems:
         raise ManifestError(f"{name}: {'; '.join(first_few(problems))}")
 
-    root = os.path.realpath(root)
-    for column in PATHS:
-        paths = [path and os.path.normpath(os.path.join(root, path)) for path in result[column]]
-        result = with_columns(result, **{column: paths})
-    return result
+    return _with_paths(result, partial(_absolute, root=os.path.realpath(root)))
+
+
+def _with_paths(table: pd.DataFrame, changed: Callable[[str], str]) -> pd.DataFrame:
+    """The table with the paths of images and masks changed."""
+    return with_columns(table, **{column: [path and changed(path) for path in table[column]] for column in PATHS})
+
+
+def _absolute(path: str, root: str) -> str:
+    return os.path.normpath(os.path.join(root, path))
 
 
 def _check_names(table: pd.DataFrame, name: str) -> None:
@@ -315,9 +316,10 @@ def _own(values: pd.Series, name: str) -> pd.Series:
     if len(kinds) > 1:
         names = " and ".join(sorted(kind.__name__ for kind in kinds))
         raise ManifestError(f"{name}: column {values.name!r} mixes values of types {names}: give them one type")
-    if is_given.all() and kinds <= {float, bool}:
-        return values.infer_objects()
-    return values
+    types = set(map(type, values[is_given]))
+    if types == {float}:
+        return values.astype(float)
+    return values.infer_objects() if is_given.all() and types <= {int, float, bool} else values
 
 
 def _kind(value: Any) -> type:

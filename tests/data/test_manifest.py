@@ -350,11 +350,14 @@ def test_columns_are_replaced_without_a_change_of_types() -> None:
 def test_merge_keeps_rows_and_whole_numbers(tmp_path: Path) -> None:
     big = 2**53 + 1
     first = made({"identity": "x/1", "path": "1.png", "id": "x", "own": big}, root=tmp_path / "x")
-    second = made({"identity": "y/1", "path": "1.png", "id": "y", "seed": 4, "shop": "s"}, root=tmp_path / "y")
+    second = made(
+        {"identity": "y/1", "path": "1.png", "id": "y", "seed": 4, "shop": "s", "x": 0.5}, root=tmp_path / "y"
+    )
     both = merge([first, second])
     assert both["path"].tolist() == [str(tmp_path / "x/1.png"), str(tmp_path / "y/1.png")]
     assert both["own"].tolist() == [big, None]
     assert both["shop"].tolist() == [None, "s"]
+    assert both["x"].dtype == float
     assert both["seed"].tolist() == [None, 4]
     assert both.index.equals(pd.RangeIndex(2))
 
