@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from idmetric.data.curate.balance import hashed
-from idmetric.data.manifest import checked, take, with_columns
+from idmetric.data.manifest import take, with_columns
 from idmetric.data.nearest import Ints, nearest_other
 from idmetric.data.split import blocks
 from idmetric.metric.ties import comparable
@@ -109,7 +109,7 @@ def _positives(table: pd.DataFrame, anchors: Ints, pool: Ints, seed: int) -> pd.
             continue
         candidates = images.get((row.identity, row.split or ""), anchors[:0])
         start = hashed(seed, "positive", row.id) % max(1, len(candidates))
-        for candidate in np.roll(candidates, -start):
+        for candidate in [*candidates[start:], *candidates[:start]]:
             if candidate != row.Index and paths[candidate] != row.path:
                 pairs.append((row.Index, candidate))
                 break
@@ -263,14 +263,15 @@ def grouped(table: pd.DataFrame, placed: pd.DataFrame) -> pd.DataFrame:
     source_of = dict(zip(table["id"], sources, strict=True))
     placed = placed.reindex(columns=["row", "group", "slot", "similarity"]).reset_index(drop=True)
     copies = take(table.assign(x_source=sources), placed["row"])
-    copies = copies.assign(
+    copies = with_columns(
+        copies,
         id=placed["group"] + "/" + placed["slot"] + "/" + copies["id"],
         group=placed["group"],
         slot=placed["slot"],
         parent=[source_of.get(parent, parent) for parent in copies["parent"]],
         x_similarity=placed["similarity"].astype(float),
     )
-    return with_parents_found(checked(copies))
+    return with_parents_found(copies)
 
 
 def with_parents_found(table: pd.DataFrame) -> pd.DataFrame:
