@@ -20,16 +20,18 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from pandas import DataFrame
 from PIL import Image
 from torch import Tensor, nn
 
 from idmetric import Backbone
-from idmetric.data.old_manifest.table import Manifest, Row, read
+from idmetric.data.manifest import read, write
 from idmetric.evaluate.settings import option
 from idmetric.train.gradcache import cached_backward
 from idmetric.train.loop import TrainError, TrainSettings, fit
 from idmetric.train.processes import Processes
 from idmetric.train.recipe import Recipe
+from tests.table_parts import a_row, a_table
 
 TINY = {"embed_dim": 16, "depth": 1, "num_heads": 2, "img_size": 16, "patch_size": 8}
 
@@ -186,18 +188,18 @@ class PairRecipe(Recipe):
         return {"accuracy": hits.float().mean().item()}
 
 
-def smoke_data(folder: Path) -> Manifest:
+def smoke_data(folder: Path) -> DataFrame:
     """Two pictures of each of four identities."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = []
     for k in range(8):
         Image.new("RGB", (16, 16), (k * 30, 0, 90)).save(folder / f"{k}.png")
-        rows.append(Row(identity=f"i{k // 2}", path=f"{k}.png"))
-    Manifest.from_rows(rows, folder).write(folder / "manifest.parquet")
+        rows.append(a_row(identity=f"i{k // 2}", path=f"{k}.png"))
+    write(a_table(rows, folder), folder / "manifest.parquet")
     return read(folder / "manifest.parquet")
 
 
-def build(config: Config, data: Manifest, processes: Processes) -> PairRecipe:
+def build(config: Config, data: DataFrame, processes: Processes) -> PairRecipe:
     recipe = PairRecipe(config, processes)
     recipe.settings = {**recipe.settings, "rows": len(data)}
     return recipe

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,7 +35,8 @@ from idmetric.metric.files import Progress, need
 from idmetric.store import cache_folder
 
 if TYPE_CHECKING:
-    from idmetric.data.old_manifest.table import Manifest
+    from pandas import DataFrame
+
     from idmetric.evaluate.evaluation import Evaluation
     from idmetric.evaluate.protocols.common.result import Result
     from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, PairJudge
@@ -304,11 +304,10 @@ def _settings(args: argparse.Namespace, stack: ExitStack) -> EvalSettings:
     )
 
 
-def _files_of(data: Manifest) -> Iterator[Path]:
-    """The images and masks that are files."""
-    for path in chain(data.column("path"), data.column("mask")):
-        if path is not None:
-            yield data.root / path
+def _files_of(data: DataFrame) -> Iterator[Path]:
+    """The images and masks."""
+    for column in ("path", "mask"):
+        yield from map(Path, data[column].dropna())
 
 
 def _open_models(sources: Mapping[str, str], args: argparse.Namespace) -> Models:

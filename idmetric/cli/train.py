@@ -23,7 +23,8 @@ from idmetric.metric.files import need
 from idmetric.train.options import TrainSettings
 
 if TYPE_CHECKING:
-    from idmetric.data.old_manifest.table import Manifest
+    from pandas import DataFrame
+
     from idmetric.train.loop import Recipe, Stopped
     from idmetric.train.processes import Processes
 
@@ -150,15 +151,15 @@ def run(name: str, module: Any, args: Namespace) -> Stopped | None:
         return fit(recipe, args.out, settings, processes)
 
 
-def _data(module: Any, args: Namespace, processes: Processes, smoke_folder: Path) -> Manifest:
+def _data(module: Any, args: Namespace, processes: Processes, smoke_folder: Path) -> DataFrame:
     """The manifest without unreadable rows, which the main process finds for all; or that of --smoke."""
     from idmetric.cli.data.common import progress
-    from idmetric.data.old_manifest.table import read
+    from idmetric.data.manifest import read, take
     from idmetric.train.batches import check
 
     if args.data is None:
         processes.on_main(lambda: len(module.smoke_data(smoke_folder)))
-        smoke_data: Manifest = module.smoke_data(smoke_folder)  # reads the existing files
+        smoke_data: DataFrame = module.smoke_data(smoke_folder)  # reads the existing files
         return smoke_data
     data = read(args.data)
 
@@ -171,15 +172,15 @@ def _data(module: Any, args: Namespace, processes: Processes, smoke_folder: Path
             most_ratio=getattr(module, "MOST_RATIO", None),
             progress=partial(progress, quiet=args.quiet),
         )
-        ids = set(checked.column("id"))
-        return [row for row, name in enumerate(data.column("id")) if name in ids]
+        usable: list[int] = data.index[data["id"].isin(checked["id"])].tolist()
+        return usable
 
     rows = processes.on_main(readable_rows)
-    return data if len(rows) == len(data) else data.take(rows)
+    return data if len(rows) == len(data) else take(data, rows)
 
 
 def plan(
-    name: str, recipe: Recipe, data: Manifest, args: Namespace, settings: TrainSettings, processes: Processes
+    name: str, recipe: Recipe, data: DataFrame, args: Namespace, settings: TrainSettings, processes: Processes
 ) -> list[str]:
     """Describe a run, as lines of text."""
     from idmetric.train import state
@@ -187,7 +188,7 @@ def plan(
     from idmetric.train.recipe import parameter_counts
 
     trained, whole = parameter_counts(recipe)
-    identities = len(set(data.column("identity")) - {None})
+    identities = data["identity"].nunique()
     workers = worker_count(settings.workers, processes)
     lines = [
         f"recipe  {name}",
@@ -213,7 +214,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "idmetric train") -> int
 
 
 def _main(name: str, args: Namespace) -> int:
-    packages = {"accelerate": "accelerate", "pyarrow": "pyarrow", "tensorboard": "tensorboard"}
+    packages = {"accelerate": "accelerate", "pandas": "pandas", "tensorboard": "tensorboard"}
     if name in ("idsim", "visme"):
         packages["peft"] = "peft"
     if name == "visme":

@@ -10,13 +10,14 @@ from idmetric.metric.errors import RequestError
 from idmetric.metric.paths import matches
 
 if TYPE_CHECKING:
-    from idmetric.data.old_manifest.table import Manifest
+    from pandas import DataFrame
 
 
-def read_data(path: Path) -> Manifest:
+def read_data(path: Path) -> DataFrame:
     """Read a manifest, or make one of a folder with one folder per identity, or join those of a pattern."""
     from idmetric.data.importers.run import import_dataset
-    from idmetric.data.old_manifest.table import FORMATS, merge, read
+    from idmetric.data.manifest import FORMATS, merge, read
+    from idmetric.data.old_manifest.bridge import to_frame
 
     if not path.exists():
         sources = matches(os.fspath(path))
@@ -27,4 +28,4 @@ def read_data(path: Path) -> Manifest:
     for file in [path, *(path / f"manifest{ending}" for ending in FORMATS)]:
         if file.is_file():
             return read(file)
-    return import_dataset("folder", path, name=path.resolve().name)
+    return to_frame(import_dataset("folder", path, name=path.resolve().name))

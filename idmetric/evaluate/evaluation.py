@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
-from idmetric.data.old_manifest.table import Manifest
+from idmetric.data.manifest import checked
 from idmetric.data.reading import read_data
 from idmetric.evaluate.protocols.common import tables
 from idmetric.evaluate.protocols.common.models import open_model
@@ -27,6 +27,8 @@ from idmetric.page import ROWS, Picture, notebook_table, short, write_page
 from idmetric.tables import four
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from idmetric.evaluate.report.page_pictures import PagePictures
 
 _IMAGES = 6  # that a notebook shows
@@ -43,7 +45,7 @@ class Evaluation:
 
     protocol: str
     results: list[Result]
-    data: Manifest
+    data: DataFrame
     pictures: PagePictures | None = None
 
     def to_table(self) -> str:
@@ -142,13 +144,11 @@ class Evaluation:
     def _first_images(self) -> str:
         """A row of small pictures; empty if none were kept."""
         uris: dict[str, str] = {}
-        for row in range(min(_IMAGES, len(self.data))):
-            source = self.data.source(row)
-            uri = None
-            if self.pictures is not None and source is not None:
-                uri = self.pictures.uri(source)
-            if uri is not None:
-                uris[source if isinstance(source, str) else f"image {row}"] = uri
+        if self.pictures is not None:
+            for path in self.data["path"].head(_IMAGES).dropna():
+                uri = self.pictures.uri(path)
+                if uri is not None:
+                    uris[path] = uri
         if not uris:
             return ""
         names = short(list(uris))
@@ -167,7 +167,7 @@ def _text(entry: Any) -> Any:
 
 def evaluation(
     protocol: str,
-    data: StrPath | Manifest | None,
+    data: StrPath | DataFrame | None,
     models: Any,
     *,
     pages: bool = True,
@@ -179,7 +179,7 @@ def evaluation(
 
     Args:
         protocol: a name of `idmetric eval --help`, such as "generator" or "folder".
-        data: what --data takes, or a manifest; None for a protocol that needs none.
+        data: what --data takes, or a table with such columns; None for a protocol that needs none.
         models: a metric, a name of --model, or several of these in a list, or by their names in a dict.
         pages: keep small pictures of images for the page, so that it opens no file again.
         options: of the protocol, as its command calls them (`training="photos/"`, `by=("seed",)`); and of all
@@ -206,10 +206,11 @@ def evaluation(
     settings = EvalSettings(**settings_values)
     protocol_options = chosen.options(**_values_of(chosen.options, options))
 
-    path = None if data is None or isinstance(data, Manifest) else Path(data)
-    if path is not None:
+    path = None
+    if isinstance(data, str | os.PathLike):
+        data = path = Path(data)
         settings = replace(settings, data_name=settings.data_name or path.name)
-    opened = data if isinstance(data, Manifest) else open_data(chosen, path, settings, protocol_options)
+    opened = open_data(chosen, data, settings, protocol_options)
     return measured(chosen, opened, _opened(models, settings), settings, protocol_options, {"data": path}, pages=pages)
 
 
@@ -243,20 +244,26 @@ def _values_of(config: type, options: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def open_data(protocol: Protocol[Checked], path: Path | None, settings: EvalSettings, options: Checked) -> Manifest:
-    """The data of a protocol; ValueError without a path, if it needs one."""
+def open_data(
+    protocol: Protocol[Checked], data: Path | DataFrame | None, settings: EvalSettings, options: Checked
+) -> DataFrame:
+    """The checked data of a protocol; ValueError without any, if it needs some."""
     if protocol.open_data is not None:
-        return protocol.open_data(path, settings, options)
-    if path is not None:
-        return read_data(path)
-    if protocol.needs_data:
-        raise RequestError(f"the protocol {protocol.name} needs data: a manifest, or a folder")
-    return Manifest.from_rows([])
+        return protocol.open_data(data, settings, options)
+    if isinstance(data, Path):
+        return read_data(data)
+    if data is None:
+        if protocol.needs_data:
+            raise RequestError(f"the protocol {protocol.name} needs data: a manifest, or a folder")
+        import pandas as pd
+
+        data = pd.DataFrame()
+    return checked(data)
 
 
 def measured(
     protocol: Protocol[Checked],
-    data: Manifest,
+    data: DataFrame,
     models: Models,
     settings: EvalSettings,
     options: Checked,

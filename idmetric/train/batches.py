@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 from numpy.random import Generator
@@ -21,14 +21,17 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from idmetric.data.old_manifest.check import Progress, faults, without
-from idmetric.data.old_manifest.lineage import image_keys
-from idmetric.data.old_manifest.table import Manifest, ManifestError
+from idmetric.data.check import Progress, faults, without
+from idmetric.data.manifest import ManifestError
+from idmetric.data.split import image_keys
 from idmetric.metric.embedder import Embedder
 from idmetric.metric.images import SQUASH, WHITE, Color, Fit, ImageLike, ImageReadError, describe, read_image, to_pixels
 from idmetric.metric.masks import cut_out
 from idmetric.tables import first_few
 from idmetric.train.augment import Augment
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 Rows = Sequence[int] | NDArray[np.integer]
 Size = tuple[int, int]  # height, width
@@ -117,7 +120,7 @@ class Pictures:
         augment: see `idmetric.train.augment`; it comes before the resize, which a step of it may already do.
     """
 
-    data: Manifest
+    data: DataFrame
     size: Size | Callable[[int, int], Size]
     interpolation: str = "bicubic"
     background: Color = WHITE
@@ -125,7 +128,7 @@ class Pictures:
     fit: Fit = SQUASH
 
     @classmethod
-    def of(cls, model: Embedder, data: Manifest, augment: Augment | None = None) -> Pictures:
+    def of(cls, model: Embedder, data: DataFrame, augment: Augment | None = None) -> Pictures:
         """Pictures with the preprocessing of a model that sees all images at one size."""
         return cls(data, model.image_size, model.interpolation, model.background, augment, model.fit)
 
@@ -136,14 +139,14 @@ class Pictures:
             rng: random generator of the augmentation; not needed without it.
             foreground: paint everything outside the row's mask black, before the augmentation (NearID, section 4.1).
         """
-        source = self.data.source(row) or b""
+        source = self.data["path"][row] or b""
         image: ImageLike = source
         if foreground:
-            mask = self.data.source(row, "mask")
+            mask = self.data["mask"][row]
             if mask is None:
                 raise ManifestError(
-                    f"row {row + 1} ({self.data[row].id}) has no mask, so its background cannot be painted black: fill "
-                    "column 'mask' (idmetric.data.curate.masking.inherit_masks gives edits their parent's)"
+                    f"row {row + 1} ({self.data['id'][row]}) has no mask, so its background cannot be painted black: "
+                    "fill column 'mask' (idmetric.data.curate.masking.inherit_masks gives edits their parent's)"
                 )
             image = cut_out(source, mask, "black", background=self.background)[0]
         elif self.augment is not None:
@@ -170,40 +173,48 @@ def fingerprint(values: Any) -> str:
     return blake2b(json.dumps(values).encode(), digest_size=8).hexdigest()
 
 
-def rows_in(data: Manifest, splits: Collection[str]) -> NDArray[np.int64]:
+def rows_in(data: DataFrame, splits: Collection[str]) -> NDArray[np.int64]:
     """Numbers of the rows of some splits: `TRAINING` or `VALIDATION`."""
-    return np.flatnonzero([(split or "") in splits for split in data.column("split")])
+    return np.flatnonzero(data["split"].fillna("").isin(splits))
 
 
-def check_held_out(data: Manifest, trained: NDArray[np.int64], held_out: NDArray[np.int64]) -> None:
+def first_rows(data: DataFrame) -> NDArray[np.int64]:
+    """The first row (N,) with each row's image and identity; an image with two identities counts as two."""
+    table = data[["identity"]].assign(image=image_keys(data), row=range(len(data)))
+    first = table.groupby(["image", "identity"], dropna=False)["row"].transform("first")
+    rows: NDArray[np.int64] = first.to_numpy(np.int64)
+    return rows
+
+
+def check_held_out(data: DataFrame, trained: NDArray[np.int64], held_out: NDArray[np.int64]) -> None:
     """Check that no image and no identity is both trained and validated on.
 
     Args:
         trained, held_out: rows of the manifest, in any shape.
     """
-    keys = image_keys(data)
-    names = data.column("identity")
-    trained_rows = np.unique(trained).tolist()
-    images = {keys[row] for row in trained_rows}
-    identities = {names[row] for row in trained_rows} - {None}
-    leaked = [row for row in np.unique(held_out).tolist() if keys[row] in images or names[row] in identities]
-    if leaked:
+    table = data[["identity"]].assign(image=image_keys(data))
+    trained_rows = table.loc[np.unique(trained)]
+    held_out_rows = table.loc[np.unique(held_out)]
+    shows_image = held_out_rows["image"].isin(trained_rows["image"])
+    shows_identity = held_out_rows["identity"].isin(trained_rows["identity"].dropna())
+    leaked = held_out_rows.index[shows_image | shows_identity]
+    if len(leaked):
         raise ManifestError(
             f"{len(leaked)} rows of split val show images or identities that are trained on, such as row "
-            f"{leaked[0] + 1} ({data.column('id')[leaked[0]]}): their scores would not measure generalization; "
+            f"{leaked[0] + 1} ({data['id'][leaked[0]]}): their scores would not measure generalization; "
             "`idmetric data split` makes splits that no identity crosses"
         )
 
 
 def check(
-    data: Manifest,
+    data: DataFrame,
     on_error: Literal["fail", "skip"] = "fail",
     *,
     masks: bool = False,
     decode: bool = True,
     most_ratio: float | None = None,
     progress: Progress | None = None,
-) -> Manifest:
+) -> DataFrame:
     """The manifest, after a check that its images can be read.
 
     Args:
@@ -211,11 +222,11 @@ def check(
             (the rest of a triplet, distractors of a lost view), with a warning that counts them.
         masks: also check that the masks in the manifest exist and select something.
         decode: decode the images; False only looks for the files, which is quicker.
-        most_ratio, progress: see `idmetric.data.old_manifest.check.faults`.
+        most_ratio, progress: see `idmetric.data.check.faults`.
     """
-    used = data.replace(part_mask=None, part_mask_bytes=None)
+    used = data.assign(part_mask=None)
     if not masks:
-        used = used.replace(mask=None, mask_bytes=None)
+        used = used.assign(mask=None)
     bad = faults(used, decode=decode, most_ratio=most_ratio, progress=progress)
     if not bad:
         return data

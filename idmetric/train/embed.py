@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 
-from idmetric.data.old_manifest.table import Manifest
 from idmetric.metric.embedder import Embedder
 from idmetric.metric.errors import NonFiniteError
 from idmetric.stream import embedding_of, items_of_images
@@ -17,13 +17,16 @@ from idmetric.train.batches import Rows
 from idmetric.train.processes import Processes
 from idmetric.train.recipe import evaluating
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
 Array = NDArray[np.float64]
 _THREADS = 4  # for reading images
 
 
 def embed_rows(
     model: Embedder,
-    data: Manifest,
+    data: DataFrame,
     rows: Rows,
     batch_size: int = 32,
     processes: Processes | None = None,
@@ -49,8 +52,8 @@ def embed_rows(
     return vectors
 
 
-def _embedded(model: Embedder, data: Manifest, rows: Rows, batch_size: int) -> Array:
-    images = [data.source(int(row)) or b"" for row in rows]
+def _embedded(model: Embedder, data: DataFrame, rows: Rows, batch_size: int) -> Array:
+    images = [path or b"" for path in data["path"].iloc[rows]]
     items = items_of_images(images, [None] * len(images))
     with evaluating(model):
         try:

@@ -13,17 +13,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from idmetric.data.old_manifest.table import Manifest
 from idmetric.metric.embedder import Embedder
 from idmetric.metric.files import StrPath
 from idmetric.metric.fingerprint import tensors_digest
 from idmetric.store import Parts, key_of, settings_digest
 from idmetric.train.processes import Processes
 from idmetric.train.state import TrainError
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 PER_FILE = 256
 
@@ -80,13 +83,13 @@ def trunk_id(model: Embedder, trunk: Mapping[str, Tensor], precision: str) -> st
     return settings_digest({"settings": settings, "weights": tensors_digest(sorted(trunk.items()))})
 
 
-def picture_keys(data: Manifest, pictures: Sequence[tuple[int, bool]]) -> dict[tuple[int, bool], str]:
+def picture_keys(data: DataFrame, pictures: Sequence[tuple[int, bool]]) -> dict[tuple[int, bool], str]:
     """Return the key of each picture: a row, and whether its background is painted black by the row's mask."""
     keys = {}
     for row, is_masked in pictures:
-        mask = data.source(row, "mask") if is_masked else None
+        mask = data["mask"][row] if is_masked else None
         try:
-            keys[row, is_masked] = key_of(data.source(row) or b"", mask)
+            keys[row, is_masked] = key_of(data["path"][row] or b"", mask)
         except OSError as error:
             raise TrainError(f"{error.filename} cannot be read: {error.strerror or error}") from error
     return keys

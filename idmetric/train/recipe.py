@@ -8,14 +8,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from idmetric.data.manifest import with_columns
 from idmetric.metric.embedder import Embedder
 from idmetric.train.lora import folded
 
 if TYPE_CHECKING:
-    from idmetric.data.old_manifest.table import Manifest
+    from pandas import DataFrame
+
     from idmetric.data.painter import Painter
 
 
@@ -110,15 +114,13 @@ def evaluating(module: nn.Module) -> Iterator[None]:
             part.training = mode
 
 
-def painted(folder: Path, painter: Painter, count: int, validated: int) -> Manifest:
+def painted(folder: Path, painter: Painter, count: int, validated: int) -> DataFrame:
     """Painted identities for `--smoke`; the last ones, and the images made from them, are to validate."""
-    from idmetric.data.old_manifest.bridge import to_manifest
-
-    manifest = to_manifest(painter.paint(folder, count))
-    numbers = painted_numbers(manifest)
-    return manifest.replace(split=["val" if number >= count - validated else "train" for number in numbers])
+    table = painter.paint(folder, count)
+    is_validated = painted_numbers(table) >= count - validated
+    return with_columns(table, split=np.where(is_validated, "val", "train"))
 
 
-def painted_numbers(manifest: Manifest) -> list[int]:
-    """For each row of a painted manifest, the number of the identity that it shows or was made from."""
-    return [int(name.split("/")[0].rsplit("-", 1)[1]) for name in manifest.column("id")]
+def painted_numbers(table: DataFrame) -> NDArray[np.int64]:
+    """For each row of a painted manifest, the number (N,) of the identity that it shows or was made from."""
+    return np.array([int(name.split("/")[0].rsplit("-", 1)[1]) for name in table["id"]])

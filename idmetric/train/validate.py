@@ -1,6 +1,6 @@
 """Scores on validation rows during training: each image is embedded once; the rows decide which measures there are.
 
-validation(model, data.filter(split="val"))  # {"map": 0.81, "auc": 0.97, "ssr": 0.42, "pa": 0.77}
+validation(model, take(data, data["split"] == "val"))  # {"map": 0.81, "auc": 0.97, "ssr": 0.42, "pa": 0.77}
 """
 
 from __future__ import annotations
@@ -9,26 +9,31 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.data.old_manifest.lineage import VIEW_ROLES, image_keys, lineages, parent_rows
-from idmetric.data.old_manifest.table import Manifest
+from idmetric.data.manifest import take
+from idmetric.data.split import VIEW_ROLES, blocks, parent_rows
 from idmetric.evaluate.protocols.common.matched import Matched, matched
 from idmetric.evaluate.statistics.margins import directed_margins, margin_rates, oracle_agreement
 from idmetric.evaluate.statistics.ranking import average_precision, roc_auc
 from idmetric.metric.embedder import Embedder
 from idmetric.metric.ties import comparable
+from idmetric.train.batches import first_rows
 from idmetric.train.embed import Array, embed_rows
 from idmetric.train.processes import Processes
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 Rows = NDArray[np.int64]
 _CHUNK = 256  # queries at once in the ranking
 
 
 def validation(
-    model: Embedder, data: Manifest, *, batch_size: int = 32, processes: Processes | None = None
+    model: Embedder, data: DataFrame, *, batch_size: int = 32, processes: Processes | None = None
 ) -> dict[str, float]:
     """Measures of a model on rows; correlations lie in -1..1, the others in 0..1; higher = better.
 
@@ -72,23 +77,15 @@ class _Rows:
 
     Attributes:
         images: first row of each different image, (M,). image: place in `images` of each row's image, (N,).
-        identity: its number, -1 where unknown. family: see `lineages`. view: whether the role is that of a view.
+        identity: its number, -1 where unknown. family: its block, without groups. view: whether its role is a view's.
     """
 
-    def __init__(self, data: Manifest) -> None:
+    def __init__(self, data: DataFrame) -> None:
         self.data = data
-        names = data.column("identity")
-        first_rows: dict[tuple[str, str | None], int] = {}  # an image with two identities counts as two
-        image_rows = []
-        for row, key in enumerate(zip(image_keys(data), names, strict=True)):
-            image_rows.append(first_rows.setdefault(key, row))
-        self.images, self.image = np.unique(np.array(image_rows, dtype=np.int64), return_inverse=True)
-
-        numbers: dict[str, int] = {}
-        identities = [-1 if name is None else numbers.setdefault(name, len(numbers)) for name in names]
-        self.identity = np.array(identities, dtype=np.int64)
-        self.family = lineages(data)
-        self.view = np.isin(data.column("role"), VIEW_ROLES)
+        self.images, self.image = np.unique(first_rows(data), return_inverse=True)
+        self.identity, _ = data["identity"].factorize()
+        self.family = blocks(data, groups=False)
+        self.view = data["role"].isin(VIEW_ROLES).to_numpy()
 
 
 # Retrieval and verification
@@ -134,10 +131,9 @@ def _families(vectors: Array, rows: _Rows) -> dict[str, float]:
 
 
 def _triplets(vectors: Array, rows: _Rows) -> dict[str, float]:
-    slots: dict[object, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for row, (group, slot) in enumerate(zip(rows.data.column("group"), rows.data.column("slot"), strict=True)):
-        if slot is not None:
-            slots[group][slot].append(row)
+    slots: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for row, name, slot in rows.data[["group", "slot"]].dropna().itertuples():
+        slots[name][slot].append(row)
     wins = []
     for group in slots.values():
         for anchor, positive, negative in product(group["anchor"], group["positive"], group["negative"]):
@@ -153,11 +149,10 @@ def _matched(rows: _Rows, roles: Sequence[str]) -> Matched:
     """Views of identities, each with its image of these roles by one engine, as NearID's protocol matches them."""
     data = rows.data
     parents = parent_rows(data)
-    engine = data.column("engine")
-    is_edit = np.isin(data.column("role"), roles) & (parents >= 0)
+    is_edit = data["role"].isin(roles).to_numpy() & (parents >= 0)
     is_view = rows.view & np.isin(rows.identity, rows.identity[parents[is_edit]])
     chosen = np.flatnonzero(is_edit | is_view)
-    samples = matched(data.take(chosen), roles, lambda row: engine[chosen[row]] or "")
+    samples = matched(take(data, chosen), roles, data["engine"].fillna("")[chosen].to_numpy())
     row_of = np.append(chosen, -1)  # -1 stays -1
     return replace(samples, views=row_of[samples.views], made=row_of[samples.made])
 
@@ -186,7 +181,7 @@ def _part_edits(vectors: Array, rows: _Rows) -> dict[str, float]:
     """SSR and PA against part-edits, and their correlation with the oracle: NearID's M-O and M-O pair."""
     samples = _matched(rows, ("part-edit",)).of_edited_views()
     measures = _rates("part_", _margins(vectors, samples))
-    oracle = np.array([*rows.data.column("oracle"), None], dtype=float)[samples.made]  # -1, a missing image: the last
+    oracle = np.append(rows.data["oracle"], np.nan)[samples.made]  # -1, a missing image: the last
     views, edits = np.broadcast_arrays(samples.views[:, :, None], samples.made[:, None])
     try:
         agreement = oracle_agreement(_cosines(vectors, views, edits), oracle)

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from idmetric.cli import eval as cli
-from idmetric.data.old_manifest.table import read
+from idmetric.data.manifest import checked, read, take, write
 from idmetric.data.reading import read_data
 from tests.conftest import random_model
 from tests.evaluate.protocols.parts import Near
@@ -72,7 +72,7 @@ def test_a_split_that_is_not_there_is_named(
     album: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], run: Runner
 ) -> None:
     manifest = read_data(album)
-    manifest.replace(split=["test"] * 6 + ["val"] * 6).write(tmp_path / "album.csv")
+    write(checked(manifest.assign(split=["test"] * 6 + ["val"] * 6)), tmp_path / "album.csv")
     given = ["folder", "--data", tmp_path / "album.csv", "--model", "hsv", *QUICK]
     run.fails("no split 'train'; there are test, val", *given, "--split", "train")
     assert run(*given, "--split", "val", "--format", "json") == 0
@@ -117,8 +117,8 @@ def test_what_cannot_be_done_is_said_in_one_error(album: Path, given: list[str],
 
 def test_a_manifest_in_the_folder_is_read_before_its_folders(album: Path) -> None:
     whole = read_data(album)
-    assert set(whole.column("identity")) == {f"album/{name}" for name in "abcd"}
-    whole.take([0, 1]).write(album / "manifest.parquet")
+    assert set(whole["identity"].tolist()) == {f"album/{name}" for name in "abcd"}
+    write(take(whole, [0, 1]), album / "manifest.parquet")
     assert len(read_data(album)) == len(read(album / "manifest.parquet")) == 2
 
 

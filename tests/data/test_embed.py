@@ -15,7 +15,7 @@ from PIL import Image
 from idmetric import Backbone, IDSim
 from idmetric.data.embed import embed
 from idmetric.data.manifest import ManifestError, checked, take, with_columns
-from idmetric.data.old_manifest.bridge import to_frame, to_manifest
+from idmetric.data.old_manifest.bridge import to_frame
 from idmetric.evaluate.protocols.common import baselines, scorers
 from idmetric.evaluate.protocols.common.models import open_model
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, bind
@@ -189,7 +189,7 @@ def test_scorers_give_the_metric_s_own_similarities(
 ) -> None:
     monkeypatch.setattr(scorers, "_PATCH_BYTES", 5 * 16 * 48 * 4)  # five images at a time
     metric, few = random_model("dinov3"), take(pictures, [0, 1, 3, 4, 6, 7, 9])
-    scorer = bind(to_manifest(few), {"m": metric}, EvalSettings(distance=distance)).models["m"]
+    scorer = bind(few, {"m": metric}, EvalSettings(distance=distance)).models["m"]
     expected = slow_matrix(metric, few, distance)
     np.testing.assert_allclose(scorer.matrix(range(7), [2, 0, 6]), expected[:, [2, 0, 6]], atol=2e-5)
     a, b = [0, 5, 2, 2, 4, 1], [1, 5, 0, 6, 3, 3]
@@ -207,14 +207,14 @@ def test_dreamsim_is_embedded_through_its_own_transform(pictures: pd.DataFrame) 
 
     torch.manual_seed(0)
     model = Ensemble(48, 6)
-    scorer = bind(to_manifest(pictures), {"d": baselines.DreamSim("cpu", model, transform)}, EvalSettings()).models["d"]
+    scorer = bind(pictures, {"d": baselines.DreamSim("cpu", model, transform)}, EvalSettings()).models["d"]
     x, y = (model.embed(transform(read_image(pictures["path"][r]))) for r in (0, 5))
     assert scorer.pairs([0], [5])[0] == pytest.approx(torch.cosine_similarity(x, y).item(), abs=1e-5)
 
 
 def test_distances_of_patches_refuse_models_without_any(pictures: pd.DataFrame) -> None:
     with pytest.raises(ValueError, match="models without patches: hsv"):
-        bind(to_manifest(pictures), {"hsv": open_model("hsv")}, EvalSettings(distance="patch"))
+        bind(pictures, {"hsv": open_model("hsv")}, EvalSettings(distance="patch"))
     with pytest.raises(ValueError, match="unknown distance"):
         EvalSettings(distance="cosine")
 
@@ -226,10 +226,10 @@ def test_unreadable_images_can_be_left_out_with_what_depends_on_them(
     (tmp_path / "1-1.png").write_bytes(b"no image")
     child = with_columns(pictures, parent=[None] * 12 + [pictures["id"][4]], role=["real"] * 12 + ["context-edit"])
     with pytest.raises(ManifestError, match=r"1-1\.png"):
-        bind(to_manifest(child), {"m": opened()}, EvalSettings())
-    bound = bind(to_manifest(child), {"m": opened()}, EvalSettings(on_error="skip"))
+        bind(child, {"m": opened()}, EvalSettings())
+    bound = bind(child, {"m": opened()}, EvalSettings(on_error="skip"))
     assert len(bound.manifest) == 11
-    assert bound.notes == ["1 images could not be used (2 rows that depend on them are left out)"]
+    assert bound.notes == ["1 images could not be used: 1-1.png (2 rows that depend on them are left out)"]
     assert bound.models["m"].matrix([0, 10], [1]).shape == (2, 1)
     assert "i1" in set(to_frame(bound.manifest)["identity"])
 

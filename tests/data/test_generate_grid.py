@@ -13,7 +13,6 @@ import pytest
 
 from idmetric.data.generate.grid import STRENGTHS, grid_context_task, grid_identity_task, grid_sources
 from idmetric.data.manifest import read
-from idmetric.data.old_manifest.bridge import to_manifest
 from idmetric.evaluate.protocols.sensitivity_idsim_fig6 import cells
 from idmetric.metric.errors import RequestError
 from tests.data.test_generate import (
@@ -48,7 +47,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
 
 
 def test_a_grid_crosses_identity_with_each_context(made: pd.DataFrame) -> None:
-    grid = cells(to_manifest(made))
+    grid = cells(made)
     assert len(made) == len(grid) == 2 * (1 + 7) * (1 + 11 + 8)  # two identities
     for instance in {cell.instance for cell in grid}:
         own = [cell for cell in grid if cell.instance == instance]
@@ -110,11 +109,11 @@ def test_engines_get_what_the_paper_gives_them(tmp_path: Path, monkeypatch: pyte
 
 def test_other_photos_of_an_identity_are_views(quick: None, tmp_path: Path) -> None:
     made = grid_of(tmp_path, "--views", count=6)  # two photos of each of three identities
-    views = [cell for cell in cells(to_manifest(made)) if cell.factor == "viewpoint"]
+    views = [cell for cell in cells(made) if cell.factor == "viewpoint"]
     assert Counter((c.factor_change, c.identity_change) for c in views) == dict.fromkeys(
         ((1.0, s) for s in (0.0, *STRENGTHS)), 3
     )
-    assert {cell.factor for cell in cells(to_manifest(made))} == {"none", "viewpoint", "background", "light"}
+    assert {cell.factor for cell in cells(made)} == {"none", "viewpoint", "background", "light"}
     lone = pictures(tmp_path / "lone", count=1)
     with pytest.raises(RequestError, match="leave --views out"):
         grid_sources(lone, views=True)

@@ -13,7 +13,7 @@ from idmetric.cli.data import main
 from idmetric.data.curate.mine import query_negatives
 from idmetric.data.importers.run import import_dataset
 from idmetric.data.manifest import merge, read, take, write
-from idmetric.data.old_manifest.bridge import to_frame, to_manifest
+from idmetric.data.old_manifest.bridge import to_frame
 from idmetric.train.visme.data import prepare
 from tests.mmeb_files import write_train
 
@@ -74,7 +74,7 @@ def test_merged_negatives_are_trained_on(data: pd.DataFrame, vectors: np.ndarray
     plain = take(data, is_chosen)
     mined = query_negatives(plain, vectors[is_chosen], 3, skip=0)
     whole = merge([plain, mined], shared=True)
-    prepared = prepare(to_manifest(whole))
+    prepared = prepare(whole)
     assert len(prepared.data.pools[0]) == 12  # negatives are no samples
     for query in range(0, 24, 2):
         near = {whole["id"][row] for row in prepared.data.hard.get(query, ())}

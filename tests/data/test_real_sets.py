@@ -13,6 +13,7 @@ from PIL import Image
 
 from idmetric.cli import data as cli
 from idmetric.data.importers.run import import_dataset
+from idmetric.data.old_manifest.bridge import to_frame
 from idmetric.data.old_manifest.table import Manifest, read
 from idmetric.train.ilgen.data import classes_of
 from tests.import_parts import refuses
@@ -66,7 +67,7 @@ def test_uned_is_imported_and_curated_for_training(
     assert "GLDv2" in out
     made = read(tmp_path / "all.parquet")
     assert per_dataset(made) == {"SOP": 3, "InShop": 3, "RP2k": 3, "GLDv2": 2, "MET": 2}
-    classes = classes_of(made, 4)
+    classes = classes_of(to_frame(made), 4)
     assert (len(classes), classes.images, classes.left_out) == (13, 4, 0)
     assert made.image(int(classes.flat[0])).size == (8, 8)
 

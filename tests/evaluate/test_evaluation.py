@@ -12,9 +12,9 @@ from PIL import Image
 import idmetric
 from idmetric import IDSim
 from idmetric.cli.eval import main
-from idmetric.data.old_manifest.table import Manifest
 from idmetric.evaluate.protocols.common.result import Result, Value
 from idmetric.metric.errors import RequestError
+from tests.table_parts import a_table
 
 PATTERN = "{method}/{subject}/{seed}.png"
 pytest.importorskip("pyarrow")
@@ -85,7 +85,7 @@ def test_intervals_and_several_models_are_shown_and_names_escaped() -> None:
         Result("folder", "<b>one</b>", [{"group": "all", "mAP": Value(0.5, 0.25, 0.75, 9)}]),
         Result("folder", "two", [{"group": "all", "mAP": Value(1.0, None, None, 9)}]),
     ]
-    html = idmetric.Evaluation("folder", results, Manifest.from_rows([]))._repr_html_()
+    html = idmetric.Evaluation("folder", results, a_table([]))._repr_html_()
     assert "0.5000 [0.2500, 0.7500]" in html
     assert "&lt;b&gt;one&lt;/b&gt;" in html
     assert "<b>" not in html
@@ -109,7 +109,7 @@ def test_a_plot_has_a_number_with_its_interval_for_each_row() -> None:
         ),
         Result("folder", "two", [{"group": "all", "mAP": Value(1.0, None, None, 9)}]),
     ]
-    evaluation = idmetric.Evaluation("folder", results, Manifest.from_rows([]))
+    evaluation = idmetric.Evaluation("folder", results, a_table([]))
     ax = evaluation.plot()
     assert ax.get_xlabel() == "mAP"
     assert ax.lines[0].get_xdata().tolist() == [0.5, 1.0]
@@ -155,10 +155,10 @@ def test_a_single_value_stands_for_a_list_of_one(outputs: Path) -> None:
 
 def test_no_model_is_an_error() -> None:
     with pytest.raises(RequestError, match="no model is given"):
-        idmetric.evaluation("folder", Manifest.from_rows([]), None)
+        idmetric.evaluation("folder", a_table([]), None)
 
 
 def test_two_models_of_one_name_are_refused() -> None:
     metric = IDSim("tiny", device="cpu")
     with pytest.raises(RequestError, match="two models are called 'tiny'"):
-        idmetric.evaluation("folder", Manifest.from_rows([]), [metric, metric])
+        idmetric.evaluation("folder", a_table([]), [metric, metric])

@@ -10,7 +10,7 @@ from PIL import Image
 
 import idmetric
 from idmetric import IDSim
-from idmetric.data.old_manifest.table import read
+from idmetric.data.manifest import read
 from idmetric.evaluate.protocols.common.pairwise import prepare
 from idmetric.metric.fingerprint import weights_digest
 from idmetric.store import counts

@@ -1,16 +1,16 @@
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from pandas import DataFrame
 from PIL import Image
 
 from idmetric import IDSim, ImageReadError
-from idmetric.data.old_manifest.table import Manifest, ManifestError, Row
+from idmetric.data.manifest import ManifestError, checked, take
 from idmetric.train.batches import (
     Pictures,
     batch_rows,
@@ -22,6 +22,7 @@ from idmetric.train.batches import (
     share,
     steps_per_epoch,
 )
+from tests.table_parts import a_row, a_table
 from tests.train_parts import picture
 
 
@@ -31,8 +32,8 @@ def disc(width: int = 60, height: int = 44) -> Image.Image:
 
 
 @pytest.fixture
-def photos(tmp_path: Path) -> Manifest:
-    """Images of many kinds: JPEG, PNG with alpha, 16 bits, turned by EXIF, bytes; the first three have masks."""
+def photos(tmp_path: Path) -> DataFrame:
+    """Images of many kinds: JPEG, PNG with alpha, 16 bits, turned by EXIF; the first three have masks."""
     rows = []
     disc().save(tmp_path / "mask.png")
     disc(30, 22).save(tmp_path / "small-mask.png")
@@ -42,26 +43,25 @@ def photos(tmp_path: Path) -> Manifest:
     alpha.save(tmp_path / "b.png")
     picture(2).save(tmp_path / "c.webp", lossless=True)
     rows += [
-        Row("a", "a.jpg", mask="mask.png"), Row("a", "b.png", mask="small-mask.png"),
-        Row("b", "c.webp", mask="mask.png"),
+        a_row("a", "a.jpg", mask="mask.png"), a_row("a", "b.png", mask="small-mask.png"),
+        a_row("b", "c.webp", mask="mask.png"),
     ]  # fmt: skip
     exif = Image.Exif()
     exif[0x0112] = 6
     picture(3).save(tmp_path / "d.jpg", exif=exif)
     deep = np.linspace(0, 65535, 44 * 60).reshape(44, 60).astype(np.uint16)
     Image.fromarray(deep).save(tmp_path / "e.png")
-    data = io.BytesIO()
-    picture(5).save(data, "PNG")
-    rows += [Row("b", "d.jpg"), Row("c", "e.png"), Row("c", image_bytes=data.getvalue())]
-    return Manifest.from_rows(rows, tmp_path)
+    picture(5).save(tmp_path / "f.png")
+    rows += [a_row("b", "d.jpg"), a_row("c", "e.png"), a_row("c", "f.png")]
+    return a_table(rows, tmp_path)
 
 
-def test_held_out_rows_share_no_image_and_no_identity_with_trained_ones(photos: Manifest) -> None:
+def test_held_out_rows_share_no_image_and_no_identity_with_trained_ones(photos: DataFrame) -> None:
     check_held_out(photos, np.array([0, 1]), np.array([2, 3, 4]))
     with pytest.raises(ManifestError, match="row 2"):
         check_held_out(photos, np.array([0]), np.array([1, 2]))  # of one identity
-    paths = ["a.jpg", "a.jpg", *photos.column("path")[2:]]
-    renamed = photos.replace(identity=["a", "b", "c", "d", "e", "f"], path=paths)
+    paths = [photos["path"][0]] * 2 + photos["path"].tolist()[2:]
+    renamed = checked(photos.assign(identity=["a", "b", "c", "d", "e", "f"], path=paths))
     with pytest.raises(ManifestError, match="row 2"):
         check_held_out(renamed, np.array([0]), np.array([1, 2]))  # one file
 
@@ -112,23 +112,23 @@ def test_processes_share_a_batch_in_order() -> None:
 # Pixels
 
 
-def test_pixels_are_those_that_the_model_sees(photos: Manifest, metric: IDSim) -> None:
+def test_pixels_are_those_that_the_model_sees(photos: DataFrame, metric: IDSim) -> None:
     pictures = Pictures.of(metric, photos)
     pixels = torch.stack([pictures.read(row) for row in range(len(photos))])
     assert pixels.shape == (6, 3, 64, 64)
     assert pixels.dtype == torch.float32
     for row in range(len(photos)):
-        wanted, _ = metric.load(photos.source(row))  # type: ignore[arg-type]
+        wanted, _ = metric.load(photos["path"][row])
         assert pixels[row].equal(wanted)
-    embedded = metric.embed(photos.sources(), patches=False)  # type: ignore[arg-type]
+    embedded = metric.embed(photos["path"].tolist(), patches=False)
     torch.testing.assert_close(metric(pixels).cls, embedded.cls, rtol=0, atol=1e-6)
 
 
-def test_foregrounds_are_those_that_the_model_sees(photos: Manifest, metric: IDSim) -> None:
+def test_foregrounds_are_those_that_the_model_sees(photos: DataFrame, metric: IDSim) -> None:
     pictures = Pictures.of(metric, photos)
     for row in range(3):
-        image, mask = photos.source(row), photos.source(row, "mask")
-        wanted, _ = metric.load(image, mask, "black")  # type: ignore[arg-type]
+        image, mask = photos["path"][row], photos["mask"][row]
+        wanted, _ = metric.load(image, mask, "black")
         assert pictures.read(row, foreground=True).equal(wanted)
     # the subject as it was, the rest black
     plain, cut = pictures.read(0), pictures.read(0, foreground=True)
@@ -137,15 +137,15 @@ def test_foregrounds_are_those_that_the_model_sees(photos: Manifest, metric: IDS
     assert cut[:, 32, 32].equal(plain[:, 32, 32])
 
 
-def test_a_mask_that_is_asked_for_and_not_there_is_an_error_with_the_row(photos: Manifest, metric: IDSim) -> None:
+def test_a_mask_that_is_asked_for_and_not_there_is_an_error_with_the_row(photos: DataFrame, metric: IDSim) -> None:
     with pytest.raises(ManifestError, match=r"row 4 \(d.jpg\) has no mask.*inherit_masks"):
         Pictures.of(metric, photos).read(3, foreground=True)
-    Image.new("L", (60, 44)).save(photos.root / "mask.png")
+    Image.new("L", (60, 44)).save(photos["mask"][0])
     with pytest.raises(ImageReadError, match=r"mask\.png.*empty"):
         Pictures.of(metric, photos).read(0, foreground=True)
 
 
-def test_masking_comes_before_augmentation(photos: Manifest) -> None:
+def test_masking_comes_before_augmentation(photos: DataFrame) -> None:
     seen: list[Image.Image] = []
 
     def spy(image: Image.Image, rng: np.random.Generator) -> Image.Image:
@@ -161,21 +161,21 @@ def test_masking_comes_before_augmentation(photos: Manifest) -> None:
 
 
 @pytest.fixture
-def broken(tmp_path: Path) -> Manifest:
+def broken(tmp_path: Path) -> DataFrame:
     """Six rows: two cannot be read, one hangs on one of those, and one more mask is missing."""
     for name in "abcd":
         picture(ord(name)).save(tmp_path / f"{name}.png")
     whole = (tmp_path / "b.png").read_bytes()
     (tmp_path / "b.png").write_bytes(whole[: len(whole) // 2])
     rows = [
-        Row("x", "a.png", id="a"), Row("x", "b.png", id="b"),
-        Row("x/near", "c.png", id="c", role="distractor", parent="b"),
-        Row("y", "d.png", id="d", mask="lost.png"), Row("y", "lost.png", id="e"), Row("z", "a.png", id="f"),
+        a_row("x", "a.png", id="a"), a_row("x", "b.png", id="b"),
+        a_row("x/near", "c.png", id="c", role="distractor", parent="b"),
+        a_row("y", "d.png", id="d", mask="lost.png"), a_row("y", "lost.png", id="e"), a_row("z", "a.png", id="f"),
     ]  # fmt: skip
-    return Manifest.from_rows(rows, tmp_path)
+    return a_table(rows, tmp_path)
 
 
-def test_unreadable_images_stop_before_the_first_step_with_the_list(broken: Manifest) -> None:
+def test_unreadable_images_stop_before_the_first_step_with_the_list(broken: DataFrame) -> None:
     with pytest.raises(ManifestError) as caught:
         check(broken)
     text = str(caught.value)
@@ -191,16 +191,16 @@ def test_unreadable_images_stop_before_the_first_step_with_the_list(broken: Mani
         check(broken, decode=False)
 
 
-def test_unreadable_images_are_skipped_with_what_depends_on_them(broken: Manifest) -> None:
-    whole = broken.take([0, 2, 3, 5])
+def test_unreadable_images_are_skipped_with_what_depends_on_them(broken: DataFrame) -> None:
+    whole = take(broken, [0, 2, 3, 5])
     assert check(whole) is whole
     with pytest.warns(UserWarning, match=r"(?s)2 rows cannot be used.*3 of 6 rows stay.*b\.png"):
         kept = check(broken, on_error="skip")
-    assert kept.column("id") == ["a", "d", "f"]
+    assert kept["id"].tolist() == ["a", "d", "f"]
     with pytest.raises(ManifestError, match="2 of 6 rows cannot be used"):
         check(broken)
     with pytest.raises(ManifestError, match="no usable row is left"):
-        check(broken.take([1, 4]), on_error="skip")
+        check(take(broken, [1, 4]), on_error="skip")
 
 
 def test_a_batch_that_the_data_do_not_fill_is_refused_by_its_option() -> None:

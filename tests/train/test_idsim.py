@@ -12,16 +12,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pandas import DataFrame
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from idmetric import IDSim, load
 from idmetric.cli.train import main
-from idmetric.data.old_manifest.table import Manifest, Row, read
+from idmetric.data.manifest import checked, read, take, write
 from idmetric.metric import timm_models
 from idmetric.metric.errors import CheckpointError
 from idmetric.metric.idsim import IDSimConfig
+from idmetric.metric.images import read_image
 from idmetric.metric.timm_models import last_tokens, resample_positions
 from idmetric.train import augment, state
 from idmetric.train.batches import TRAINING, VALIDATION, generator
@@ -33,6 +35,7 @@ from idmetric.train.loop import TrainSettings, fit
 from idmetric.train.processes import Processes
 from tests.reference.losses_loop import cos, mean, one_of
 from tests.reference.sinkhorn_loop import sinkhorn
+from tests.table_parts import a_row, a_table
 from tests.train_parts import a_minute_offline, in_two_processes, killed_at, launched, same_results
 
 SIDE = 48  # pixels: 9 patches
@@ -51,7 +54,7 @@ def picture(folder: Path, name: str, seed: int) -> str:
     return f"{name}.png"
 
 
-def triplets(folder: Path, count: int = 6, split: str | None = None, **change: Any) -> list[Row]:
+def triplets(folder: Path, count: int = 6, split: str | None = None, **change: Any) -> list[dict[str, Any]]:
     """`count` triplets; the second and third show one identity, and every third negative is an edit."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = []
@@ -67,18 +70,18 @@ def triplets(folder: Path, count: int = 6, split: str | None = None, **change: A
         for slot, row in enumerate(about):
             path = picture(folder, f"{word}-{slot}", 1000 * len(split or "") + 3 * k + slot)
             parent = f"{word}/0" if row.get("role") else None
-            rows.append(Row(path=path, id=f"{word}/{slot}", group=word, split=split, parent=parent, **row))
+            rows.append(a_row(path=path, id=f"{word}/{slot}", group=word, split=split, parent=parent, **row))
     return rows
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+def data(tmp_path_factory: pytest.TempPathFactory) -> DataFrame:
     """Six triplets to train on, and four to validate."""
     folder = tmp_path_factory.mktemp("triplets")
-    return Manifest.from_rows([*triplets(folder), *triplets(folder, 4, "val")], folder)
+    return a_table([*triplets(folder), *triplets(folder, 4, "val")], folder)
 
 
-def recipe(config: IDSimTraining, data: Manifest, lively: bool = True) -> IDSimRecipe:
+def recipe(config: IDSimTraining, data: DataFrame, lively: bool = True) -> IDSimRecipe:
     """The recipe, its random model far enough from the start for its parts to matter."""
     found = build(config, data, Processes(config.precision, cpu=True))
     if lively:
@@ -121,9 +124,9 @@ def test_the_smoke_run_ends_in_a_model_that_opens_without_peft(smoke: Path, monk
     assert not any("lora" in name for name in model.state_dict())
     assert model.image_size == (64, 64)
     shown = read(smoke / "smoke-data/triplets.parquet")
-    assert {"train", "val"} == set(shown.column("split"))
-    assert {"real", "context", "identity"} == set(shown.column("x_mixture"))
-    distances = IDSim(smoke, device="cpu")(shown.image(0), [shown.image(0), shown.image(1)], "joint")
+    assert {"train", "val"} == set(shown["split"].tolist())
+    assert {"real", "context", "identity"} == set(shown["x_mixture"].tolist())
+    distances = IDSim(smoke, device="cpu")(shown["path"][0], shown["path"][:2].tolist(), "joint")
     assert distances[0] == pytest.approx(0, abs=1e-5)
     assert distances[1] > 0
     record = json.loads((smoke / "recipe.json").read_text())
@@ -146,37 +149,37 @@ def test_defaults_are_the_papers() -> None:
 # Data
 
 
-def wrong(data: Manifest, config: IDSimTraining = PLAIN) -> str:
+def wrong(data: DataFrame, config: IDSimTraining = PLAIN) -> str:
     with pytest.raises(ValueError) as caught:  # noqa: PT011  # the callers check its text
         build(config, data, Processes(cpu=True))
     return str(caught.value)
 
 
 NO_TRIPLET = "group 'all-0' must be a triplet.*idmetric data mine triplets"
-WRONG: dict[str, tuple[str, Callable[[list[Row]], list[Row]]]] = {
-    "no negative": (NO_TRIPLET, lambda rows: [row for row in rows if row.slot != "negative"]),
+WRONG: dict[str, tuple[str, Callable[[list[dict[str, Any]]], list[dict[str, Any]]]]] = {
+    "no negative": (NO_TRIPLET, lambda rows: [row for row in rows if row["slot"] != "negative"]),
     "no group": (
         "no triplets in split train of 18 rows.*`idmetric data mine triplets`",
-        lambda rows: [replace(row, group=None, slot=None) for row in rows],
+        lambda rows: [{**row, "group": None, "slot": None} for row in rows],
     ),
-    "another split": ("the splits are test", lambda rows: [replace(row, split="test") for row in rows]),
+    "another split": ("the splits are test", lambda rows: [{**row, "split": "test"} for row in rows]),
     "nothing to validate": (
-        "no triplets in split dev", lambda rows: [*rows, Row("x", "all-0-0.png", id="x", split="val")]
+        "no triplets in split dev", lambda rows: [*rows, a_row("x", "all-0-0.png", id="x", split="val")]
     ),
-    "another positive": (NO_TRIPLET, lambda rows: [rows[0], replace(rows[1], identity="other"), *rows[2:]]),
-    "the same negative": (NO_TRIPLET, lambda rows: [*rows[:2], replace(rows[2], identity="thing-0"), *rows[3:]]),
-    "no identity": (NO_TRIPLET, lambda rows: [replace(row, identity=None) for row in rows]),
-    "two anchors": (NO_TRIPLET, lambda rows: [*rows, replace(rows[0], id="again")]),
+    "another positive": (NO_TRIPLET, lambda rows: [rows[0], {**rows[1], "identity": "other"}, *rows[2:]]),
+    "the same negative": (NO_TRIPLET, lambda rows: [*rows[:2], {**rows[2], "identity": "thing-0"}, *rows[3:]]),
+    "no identity": (NO_TRIPLET, lambda rows: [{**row, "identity": None} for row in rows]),
+    "two anchors": (NO_TRIPLET, lambda rows: [*rows, {**rows[0], "id": "again"}]),
 }  # fmt: skip
 
 
 def test_wrong_data_are_refused_with_how_to_fix_them(tmp_path: Path) -> None:
     rows = triplets(tmp_path)
     for name, (text, changed) in WRONG.items():
-        assert re.search(text, wrong(Manifest.from_rows(changed(rows), tmp_path))), name
-    whole = Manifest.from_rows(rows, tmp_path)
-    names = ["mug" if row.slot != "negative" else f"{row.group}~edit" for row in rows]
-    one = whole.replace(identity=names)
+        assert re.search(text, wrong(a_table(changed(rows), tmp_path))), name
+    whole = a_table(rows, tmp_path)
+    names = ["mug" if row["slot"] != "negative" else f"{row['group']}~edit" for row in rows]
+    one = checked(whole.assign(identity=names))
     assert re.search("all 6 triplets are of one identity, 'mug'.*--negatives single", wrong(one))
     build(replace(PLAIN, negatives="single"), one, Processes(cpu=True))
     two = Processes(cpu=True)
@@ -185,19 +188,19 @@ def test_wrong_data_are_refused_with_how_to_fix_them(tmp_path: Path) -> None:
         build(PLAIN, whole, two)
 
 
-def test_images_and_identities_are_not_both_trained_and_validated_on(data: Manifest) -> None:
+def test_images_and_identities_are_not_both_trained_and_validated_on(data: DataFrame) -> None:
     for column in ("identity", "path"):
-        values = data.column(column)
-        held_out = data.column("split").index("val")
+        values = data[column].tolist()
+        held_out = data["split"].tolist().index("val")
         shared = [values[0] if k in (held_out, held_out + 1) else v for k, v in enumerate(values)]
-        message = wrong(data.replace(**{column: shared}))
+        message = wrong(checked(data.assign(**{column: shared})))
         assert message.startswith("2 rows of split val ")
         assert f"row {held_out + 1} (val-0/0)" in message
         assert "idmetric data split" in message
 
 
 def test_each_epoch_shows_each_triplet_once_in_a_new_order(tmp_path: Path) -> None:
-    data = Manifest.from_rows(triplets(tmp_path, 12), tmp_path)
+    data = a_table(triplets(tmp_path, 12), tmp_path)
     found = recipe(replace(PLAIN, batch_size=2, accumulation=2, epochs=3), data)
     assert found.steps == 9
     rows = [[part.rows[0] for part in found.load(step)] for step in range(9)]
@@ -212,8 +215,8 @@ def test_each_epoch_shows_each_triplet_once_in_a_new_order(tmp_path: Path) -> No
 
 def test_one_of_several_positives_and_negatives_is_drawn_each_time(tmp_path: Path) -> None:
     rows = triplets(tmp_path)
-    more = [replace(rows[1], id="p"), replace(rows[2], id="n"), replace(rows[2], id="m")]
-    several = read_triplets(Manifest.from_rows([*rows, *more], tmp_path), TRAINING)
+    more = [{**rows[1], "id": "p"}, {**rows[2], "id": "n"}, {**rows[2], "id": "m"}]
+    several = read_triplets(a_table([*rows, *more], tmp_path), TRAINING)
     drawn = np.array([several.draw(0, (0, step, 5)) for step in range(60)])
     assert set(drawn[:, 0]) == {0}
     assert set(drawn[:, 1]) == {1, 18}
@@ -222,27 +225,27 @@ def test_one_of_several_positives_and_negatives_is_drawn_each_time(tmp_path: Pat
     assert several.draw(1, (0, 7, 5)) == [3, 4, 5]
 
 
-def test_pictures_are_augmented_by_the_papers_steps_as_seed_step_and_place_say(data: Manifest) -> None:
+def test_pictures_are_augmented_by_the_papers_steps_as_seed_step_and_place_say(data: DataFrame) -> None:
     part = recipe(CONFIG, data).load(0)[1]
     steps = partial(augment.idsim, size=(SIDE, SIDE))
     for slot in range(3):
         for k, row in enumerate(part.rows[slot]):
-            image = steps(data.image(row), generator(0, 0, 3 * (3 + k) + slot))
+            image = steps(read_image(data["path"][row]), generator(0, 0, 3 * (3 + k) + slot))
             assert part.pixels[slot, k].equal(torch.from_numpy(np.array(image)).permute(2, 0, 1))
 
 
 # The loss
 
 
-def by_hand(found: IDSimRecipe, data: Manifest, step: int = 0) -> dict[str, float]:
+def by_hand(found: IDSimRecipe, data: DataFrame, step: int = 0) -> dict[str, float]:
     """A step's losses from the images of its rows, embedded one by one."""
     config, terms = found.config, {"cls": [], "patch": []}  # type: dict[str, list[float]]
     with torch.no_grad():
         kept = found.model.training
         found.model.eval()
         for part in found.load(step):
-            one = [[found.model(found.model.load(data.image(row))[0][None]) for row in slot] for slot in part.rows]
-            names = [[data[row].identity for row in slot] for slot in part.rows]
+            one = [[found.model(found.model.load(data["path"][row])[0][None]) for row in slot] for slot in part.rows]
+            names = [data["identity"][slot].tolist() for slot in part.rows]
             for kind in terms:
                 terms[kind] += _terms(config, kind, one, names)
         found.model.train(kept)
@@ -279,7 +282,7 @@ SWITCHES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", SWITCHES)
-def test_a_steps_loss_is_that_of_its_images_one_by_one(name: str, data: Manifest) -> None:
+def test_a_steps_loss_is_that_of_its_images_one_by_one(name: str, data: DataFrame) -> None:
     found = recipe(replace(PLAIN, **SWITCHES[name]), data)
     expected = by_hand(found, data)
     got = values(found)
@@ -290,7 +293,7 @@ def test_a_steps_loss_is_that_of_its_images_one_by_one(name: str, data: Manifest
         assert got["loss"] != pytest.approx(values(recipe(PLAIN, data))["loss"], rel=1e-3)
 
 
-def test_the_weight_of_patches_and_single_terms(data: Manifest) -> None:
+def test_the_weight_of_patches_and_single_terms(data: DataFrame) -> None:
     both = values(recipe(PLAIN, data))
     heavy = values(recipe(replace(PLAIN, patch_weight=3.0), data))
     assert heavy["loss"] == pytest.approx(both["cls_loss"] + 3 * both["patch_loss"], rel=1e-5)
@@ -301,7 +304,7 @@ def test_the_weight_of_patches_and_single_terms(data: Manifest) -> None:
     assert patch["loss"] == patch["patch_loss"] == pytest.approx(both["patch_loss"], rel=1e-5)
 
 
-def test_gradients_of_micro_batches_add_up_to_that_of_their_mean_loss(data: Manifest) -> None:
+def test_gradients_of_micro_batches_add_up_to_that_of_their_mean_loss(data: DataFrame) -> None:
     found = recipe(PLAIN, data)
     found.step(found.load(0))
     got = {n: p.grad.clone() for n, p in found.model.named_parameters() if p.grad is not None}
@@ -328,7 +331,7 @@ def test_candidates_of_the_anchors_identity_are_no_negatives() -> None:
 # What trains
 
 
-def test_lora_and_heads_train_and_nothing_else(data: Manifest, tmp_path: Path) -> None:
+def test_lora_and_heads_train_and_nothing_else(data: DataFrame, tmp_path: Path) -> None:
     found = recipe(CONFIG, data)
     names = {n for n, p in found.model.named_parameters() if p.requires_grad}
     layers = [f"blocks.{b}.{x}" for b in (0, 1) for x in ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")]
@@ -348,7 +351,7 @@ def test_lora_and_heads_train_and_nothing_else(data: Manifest, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("terms", "other"), [("cls", "mlp_patch"), ("patch", "mlp_cls")])
-def test_the_head_that_no_loss_sees_stays_frozen(terms: Any, other: str, data: Manifest) -> None:
+def test_the_head_that_no_loss_sees_stays_frozen(terms: Any, other: str, data: DataFrame) -> None:
     found = recipe(replace(PLAIN, terms=terms), data)
     assert not any(p.requires_grad for n, p in found.model.named_parameters() if n.startswith(other))
     found.step(found.load(0))
@@ -356,7 +359,7 @@ def test_the_head_that_no_loss_sees_stays_frozen(terms: Any, other: str, data: M
 
 
 @pytest.mark.parametrize("alpha", [32.0, 8.0])
-def test_the_saved_model_scores_as_the_trained_one(alpha: float, data: Manifest, tmp_path: Path) -> None:
+def test_the_saved_model_scores_as_the_trained_one(alpha: float, data: DataFrame, tmp_path: Path) -> None:
     found = recipe(replace(PLAIN, alpha=alpha), data)
     found.save(tmp_path)
     saved = IDSim(tmp_path, device="cpu")
@@ -369,7 +372,7 @@ def test_the_saved_model_scores_as_the_trained_one(alpha: float, data: Manifest,
     assert theirs.cls.norm(dim=1).allclose(torch.ones(2), atol=1e-5)
 
 
-def test_checkpointing_changes_no_gradient(data: Manifest) -> None:
+def test_checkpointing_changes_no_gradient(data: DataFrame) -> None:
     gradients = []
     for on in (False, True):
         found, passes = recipe(replace(CONFIG, checkpointing=on), data), list[int]()  # with dropout
@@ -381,7 +384,7 @@ def test_checkpointing_changes_no_gradient(data: Manifest) -> None:
     assert len(gradients[0]) == len(gradients[1]) > 20
 
 
-def test_a_backbones_weights_are_those_of_the_file(tmp_path: Path, data: Manifest) -> None:
+def test_a_backbones_weights_are_those_of_the_file(tmp_path: Path, data: DataFrame) -> None:
     settings = IDSimConfig(PLAIN.backbone, SIDE, 24, backbone_args=PLAIN.backbone_args)
     other = untrained(settings, "", seed=5).backbone
     save_file({k: v.contiguous() for k, v in other.state_dict().items()}, tmp_path / "model.safetensors")
@@ -402,7 +405,7 @@ def test_a_backbones_weights_are_those_of_the_file(tmp_path: Path, data: Manifes
 # The backbone
 
 
-def test_weights_are_fetched_and_never_random_unasked(data: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_are_fetched_and_never_random_unasked(data: DataFrame, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def fetch(name: str, hub: Any) -> str:
@@ -430,14 +433,14 @@ def test_dinov2s_positions_are_resampled_as_in_the_release(tmp_path: Path) -> No
 # Validation
 
 
-def test_validation_scores_triplets_by_class_features(data: Manifest, tmp_path: Path) -> None:
+def test_validation_scores_triplets_by_class_features(data: DataFrame, tmp_path: Path) -> None:
     found = recipe(PLAIN, data)
     scores = found.validate()
     found.save(tmp_path)
     metric = IDSim(tmp_path, device="cpu")
     wins = []
     for anchor, positive, negative in read_triplets(data, VALIDATION).rows.tolist():
-        near, far = metric(data.image(anchor), [data.image(positive), data.image(negative)], "cls")
+        near, far = metric(data["path"][anchor], data["path"][[positive, negative]].tolist(), "cls")
         wins.append(float(near < far))
     assert scores["triplet"] == pytest.approx(mean(wins))
     assert scores["selection"] == pytest.approx((scores["triplet"] + scores["auc"]) / 2)
@@ -449,7 +452,7 @@ def test_validation_scores_triplets_by_class_features(data: Manifest, tmp_path: 
 # The run
 
 
-def test_a_resumed_run_equals_an_uninterrupted_one(data: Manifest, tmp_path: Path) -> None:
+def test_a_resumed_run_equals_an_uninterrupted_one(data: DataFrame, tmp_path: Path) -> None:
     def train(name: str, workers: int = 0) -> None:
         found = recipe(replace(CONFIG, epochs=5), data)
         fit(found, tmp_path / name, replace(SETTINGS, workers=workers), found.processes)
@@ -462,12 +465,12 @@ def test_a_resumed_run_equals_an_uninterrupted_one(data: Manifest, tmp_path: Pat
     assert same_results(tmp_path / "whole", tmp_path / "run")
 
 
-def test_other_data_are_no_same_run(data: Manifest) -> None:
+def test_other_data_are_no_same_run(data: DataFrame) -> None:
     same = recipe(PLAIN, data).settings
     assert same == recipe(replace(PLAIN, checkpointing=True), data).settings
-    fewer = recipe(replace(PLAIN, accumulation=1), data.take(np.arange(len(data)) >= 3)).settings
+    fewer = recipe(replace(PLAIN, accumulation=1), take(data, np.arange(len(data)) >= 3)).settings
     assert (same["data"] != fewer["data"], same["validation"] == fewer["validation"]) == (True, True)
-    other = recipe(PLAIN, data.replace(identity=[f"a {x}" for x in data.column("identity")])).settings
+    other = recipe(PLAIN, checked(data.assign(identity="a " + data["identity"]))).settings
     assert same["data"] != other["data"]
 
 
@@ -479,7 +482,7 @@ def train_as(out: Path, file: Path, rank: int, port: str) -> None:
     processes.close()
 
 
-def trained(config: IDSimTraining, data: Manifest, processes: Processes) -> dict[str, Tensor]:
+def trained(config: IDSimTraining, data: DataFrame, processes: Processes) -> dict[str, Tensor]:
     """Trained parameters after all steps, taken as the loop takes them."""
     found = build(config, data, processes)
     shake(found)
@@ -494,9 +497,9 @@ def trained(config: IDSimTraining, data: Manifest, processes: Processes) -> dict
 
 
 @pytest.mark.slow
-def test_two_processes_train_the_weights_of_one(data: Manifest, tmp_path: Path) -> None:
+def test_two_processes_train_the_weights_of_one(data: DataFrame, tmp_path: Path) -> None:
     file = tmp_path / "data.parquet"
-    data.filter(split=None).write(file)
+    write(take(data, data["split"].isna()), file)
     assert in_two_processes(train_as, tmp_path, file) == [0, 0]
     alone, fresh = trained(CONFIG, read(file), Processes(cpu=True)), recipe(CONFIG, data).model.state_dict()
     for rank in (0, 1):

@@ -12,13 +12,14 @@ import pytest
 import timm
 import torch
 import torch.nn.functional as F
+from pandas import DataFrame
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from idmetric import Backbone, IDSim, load
 from idmetric.cli.train import main
-from idmetric.data.old_manifest.table import Manifest, ManifestError, Row, read
+from idmetric.data.manifest import ManifestError, checked, read, take
 from idmetric.metric.errors import CheckpointError
 from idmetric.train import state
 from idmetric.train.ilgen.config import PAPER, SMOKE, ILGenTraining
@@ -28,6 +29,7 @@ from idmetric.train.ilgen.recipe import ILGen, build
 from idmetric.train.loop import TrainSettings, fit
 from idmetric.train.processes import Processes
 from tests.reference import losses_loop as loop
+from tests.table_parts import a_row, a_table, with_row
 from tests.train_parts import (
     a_minute_offline,
     in_two_processes,
@@ -41,7 +43,7 @@ LOSSES = tuple(PAPER)
 RUN: dict[str, Any] = {"save_every": 2, "validate_every": 0, "log_every": 1, "workers": 0}
 
 
-def render(folder: Path, things: int = 9, held_out: int = 3, images: int = 4) -> Manifest:
+def render(folder: Path, things: int = 9, held_out: int = 3, images: int = 4) -> DataFrame:
     """Identities of nine colors each, brighter in one picture than in another."""
     folder.mkdir(parents=True, exist_ok=True)
     rng, rows = np.random.default_rng(0), []
@@ -50,12 +52,12 @@ def render(folder: Path, things: int = 9, held_out: int = 3, images: int = 4) ->
         for k in range(images):
             pixels = (colors + rng.integers(0, 56, (1, 1, 3))).astype(np.uint8)
             Image.fromarray(pixels).resize((40, 36), Image.Resampling.NEAREST).save(folder / f"{n}-{k}.png")
-            rows.append(Row(f"thing-{n:02}", f"{n}-{k}.png", split="train" if n < things else "val"))
-    return Manifest.from_rows(rows, folder)
+            rows.append(a_row(f"thing-{n:02}", f"{n}-{k}.png", split="train" if n < things else "val"))
+    return a_table(rows, folder)
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+def data(tmp_path_factory: pytest.TempPathFactory) -> DataFrame:
     return render(tmp_path_factory.mktemp("things"))
 
 
@@ -63,7 +65,7 @@ def config(**options: Any) -> ILGenTraining:
     return ILGenTraining(**{**SMOKE, "classes": 4, "chunk": 5, **options})
 
 
-def made(data: Manifest, **options: Any) -> ILGen:
+def made(data: DataFrame, **options: Any) -> ILGen:
     return build(config(**options), data, Processes(cpu=True))
 
 
@@ -76,7 +78,7 @@ def lively(recipe: ILGen) -> ILGen:
     return recipe
 
 
-def trained(data: Manifest, out: Path, settings: dict[str, Any] | None = None, **options: Any) -> ILGen:
+def trained(data: DataFrame, out: Path, settings: dict[str, Any] | None = None, **options: Any) -> ILGen:
     recipe = made(data, **options)
     fit(recipe, out, TrainSettings(**{**RUN, **(settings or {})}), recipe.processes)
     return recipe
@@ -91,7 +93,7 @@ def vectors(recipe: ILGen, rows: Any = None) -> list[Any]:
     model = recipe.model.eval()
     if rows is None:
         rows = recipe.batches.classes.flat[recipe.batches.draw(0).image[:, 0].numpy()]
-    found = [model.embed(recipe.batches.pictures.data.image(int(row))).cls[0].double().numpy() for row in rows]
+    found = [model.embed(recipe.batches.pictures.data["path"][row]).cls[0].double().numpy() for row in rows]
     recipe.model.train()
     return found
 
@@ -115,18 +117,18 @@ SMALL_RESNET: dict[str, Any] = {
 # Classes
 
 
-def test_classes_have_n_images_and_smaller_ones_are_left_out_or_filled_up(data: Manifest) -> None:
-    few = data.take([*range(12), 12, 13, 16])  # classes of 4, 4, 4, 2 and 1
+def test_classes_have_n_images_and_smaller_ones_are_left_out_or_filled_up(data: DataFrame) -> None:
+    few = take(data, [*range(12), 12, 13, 16])  # classes of 4, 4, 4, 2 and 1
     assert classes_of(few, 4).rows.tolist() == np.arange(12).reshape(3, 4).tolist()
     assert classes_of(few, 4).left_out == 2
     assert classes_of(few, 2).rows.shape == (4, 2)
     assert classes_of(few, 4, "repeat").rows[3:].tolist() == [[12, 13, 12, 13], [14, 14, 14, 14]]
 
 
-def test_classes_hang_on_names_and_seed_alone(data: Manifest) -> None:
+def test_classes_hang_on_names_and_seed_alone(data: DataFrame) -> None:
     order = np.random.default_rng(1).permutation(len(data))
-    ids = np.array(data.column("id"))
-    a, b = classes_of(data, 3, seed=5), classes_of(data.take(order), 3, seed=5)
+    ids = data["id"].to_numpy()
+    a, b = classes_of(data, 3, seed=5), classes_of(take(data, order), 3, seed=5)
     assert ids[a.rows].tolist() == ids[order][b.rows].tolist()
     assert a.fingerprint == b.fingerprint
     other = classes_of(data, 3, seed=6)
@@ -134,23 +136,23 @@ def test_classes_hang_on_names_and_seed_alone(data: Manifest) -> None:
     assert other.fingerprint != a.fingerprint
 
 
-def test_an_image_counts_once_and_held_out_ones_not_at_all(data: Manifest) -> None:
-    again = Manifest.from_rows([*data, Row("thing-00", "./0-1.png", id="again", split="train")], data.root)
+def test_an_image_counts_once_and_held_out_ones_not_at_all(data: DataFrame) -> None:
+    again = with_row(data, a_row("thing-00", data["path"][1], id="again", split="train"))
     found = classes_of(again, 4)
     assert len(found) == 9
-    assert set(np.array(data.column("split"))[found.flat]) == {"train"}
+    assert set(data["split"][found.flat]) == {"train"}
 
 
-def test_images_and_identities_are_not_both_trained_and_validated_on(data: Manifest) -> None:
-    split = data.column("split")
+def test_images_and_identities_are_not_both_trained_and_validated_on(data: DataFrame) -> None:
+    split = data["split"].tolist()
     with pytest.raises(ManifestError, match=r"1 rows of split val .*row 4 \(0-3.png\).*idmetric data split"):
-        made(data.replace(split=["val" if row == 3 else part for row, part in enumerate(split)]), images=3)
-    again = Manifest.from_rows([*data, Row("other", "./0-1.png", id="again", split="val")], data.root)
+        made(checked(data.assign(split=["val" if row == 3 else part for row, part in enumerate(split)])), images=3)
+    again = with_row(data, a_row("other", data["path"][1], id="again", split="val"))
     with pytest.raises(ManifestError, match=r"1 rows of split val .*\(again\)"):
         made(again)
 
 
-def test_each_pass_draws_each_class_once_with_one_query(data: Manifest) -> None:
+def test_each_pass_draws_each_class_once_with_one_query(data: DataFrame) -> None:
     for seed in range(3):
         seen: list[int] = []
         for step in range(3, 6):  # the second pass of 10 classes in batches of 4
@@ -183,7 +185,7 @@ def test_pairs_are_two_images_of_a_class_and_each_image_queries_once_a_pass() ->
 # One step
 
 
-def test_a_step_of_recall_at_k_is_the_equation_on_images_embedded_one_by_one(data: Manifest) -> None:
+def test_a_step_of_recall_at_k_is_the_equation_on_images_embedded_one_by_one(data: DataFrame) -> None:
     recipe = lively(made(data, augment=False))
     drawn = recipe.batches.draw(0)
     expected = loop.recall_at_k(vectors(recipe), drawn.label.tolist(), drawn.query.tolist(), (1, 2, 4, 8))
@@ -191,13 +193,13 @@ def test_a_step_of_recall_at_k_is_the_equation_on_images_embedded_one_by_one(dat
     assert len(drawn.query) == 4
 
 
-def test_a_step_of_infonce_is_the_equation_with_every_image_a_query(data: Manifest) -> None:
+def test_a_step_of_infonce_is_the_equation_with_every_image_a_query(data: DataFrame) -> None:
     recipe = lively(made(data, loss="infonce", augment=False))
     expected = loop.label_info_nce(vectors(recipe), recipe.batches.draw(0).label.tolist(), 0.05)
     assert loss_of(recipe) == pytest.approx(expected, rel=1e-4)
 
 
-def test_a_step_of_contrastive_takes_the_hardest_negative_of_the_dataset(data: Manifest) -> None:
+def test_a_step_of_contrastive_takes_the_hardest_negative_of_the_dataset(data: DataFrame) -> None:
     recipe = lively(made(data, loss="contrastive", batch_size=6, augment=False))
     drawn = recipe.batches.draw(0)
     flat = recipe.batches.classes.flat
@@ -214,7 +216,7 @@ def test_a_step_of_contrastive_takes_the_hardest_negative_of_the_dataset(data: M
     assert found["images"] == 18
 
 
-def test_a_step_of_softmax_margin_is_cross_entropy_of_scaled_cosines(data: Manifest) -> None:
+def test_a_step_of_softmax_margin_is_cross_entropy_of_scaled_cosines(data: DataFrame) -> None:
     recipe = lively(made(data, loss="softmax-margin", augment=False))
     assert isinstance(recipe.loss, SoftmaxMargin)
     drawn = recipe.batches.draw(0)
@@ -229,7 +231,7 @@ def test_a_step_of_softmax_margin_is_cross_entropy_of_scaled_cosines(data: Manif
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_chunks_and_checkpointing_change_no_gradient(data: Manifest, loss: str) -> None:
+def test_chunks_and_checkpointing_change_no_gradient(data: DataFrame, loss: str) -> None:
     options = {"loss": loss, "frozen_epochs": 0, "weight_decay": 0.0}
     whole = gradients(lively(made(data, chunk=1000, **options)))
     for other in ({"chunk": 3}, {"chunk": 7, "checkpointing": True}):
@@ -244,7 +246,7 @@ def test_chunks_and_checkpointing_change_no_gradient(data: Manifest, loss: str) 
 # What trains
 
 
-def test_softmax_margin_trains_the_classifier_first_and_then_both(data: Manifest) -> None:
+def test_softmax_margin_trains_the_classifier_first_and_then_both(data: DataFrame) -> None:
     recipe = made(data, loss="softmax-margin", lr=1e-4)
     assert (recipe.batches.per_pass, recipe.frozen_steps, recipe.steps) == (3, 6, 9)
     optimizer = recipe.optimizer()
@@ -267,7 +269,7 @@ def test_softmax_margin_trains_the_classifier_first_and_then_both(data: Manifest
     assert [g["lr"] for g in recipe.optimizer().param_groups] == [1e-3]
 
 
-def test_the_optimizer_is_adam_with_the_papers_rate_and_decay(data: Manifest) -> None:
+def test_the_optimizer_is_adam_with_the_papers_rate_and_decay(data: DataFrame) -> None:
     for loss, rate in (("recall@k", 1e-5), ("infonce", 1e-5), ("contrastive", 1e-7)):
         small = {k: v for k, v in SMOKE.items() if k not in ("lr", "epochs")}
         recipe = build(ILGenTraining(**{**small, "classes": 4, "loss": loss}), data, Processes(cpu=True))
@@ -278,7 +280,7 @@ def test_the_optimizer_is_adam_with_the_papers_rate_and_decay(data: Manifest) ->
         assert recipe.steps == {"contrastive": 5}.get(loss, 3)  # one pass
 
 
-def test_batch_statistics_stay_and_results_do_not_depend_on_the_chunk(data: Manifest) -> None:
+def test_batch_statistics_stay_and_results_do_not_depend_on_the_chunk(data: DataFrame) -> None:
     options: dict[str, Any] = {"backbone": "resnet18", "backbone_args": {"channels": [8, 8, 8, 8]}, "image_size": None}
     found = []
     for chunk in (4, 1000):
@@ -327,7 +329,7 @@ def test_settings_that_cannot_be_are_refused() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", LOSSES)
-def test_a_killed_run_resumes_to_the_same_weights(data: Manifest, tmp_path: Path, loss: str) -> None:
+def test_a_killed_run_resumes_to_the_same_weights(data: DataFrame, tmp_path: Path, loss: str) -> None:
     options = {"loss": loss, "epochs": 3 if loss == "softmax-margin" else 2}
     settings = {"validate_every": 3}
     trained(data, tmp_path / "whole", settings, **options)
@@ -338,7 +340,7 @@ def test_a_killed_run_resumes_to_the_same_weights(data: Manifest, tmp_path: Path
     assert same_results(tmp_path / "whole", tmp_path / "run")
 
 
-def together(data: Manifest, out: Path, rank: int = 0, port: str = "") -> None:
+def together(data: DataFrame, out: Path, rank: int = 0, port: str = "") -> None:
     """Train three losses by plain gradient descent, with a port as one of two processes."""
     if port:
         launched(rank, port)
@@ -355,7 +357,7 @@ def together(data: Manifest, out: Path, rank: int = 0, port: str = "") -> None:
 
 
 @pytest.mark.slow
-def test_two_processes_train_the_weights_of_one(data: Manifest, tmp_path: Path) -> None:
+def test_two_processes_train_the_weights_of_one(data: DataFrame, tmp_path: Path) -> None:
     alone = partial(together, data, tmp_path / "one")
     assert in_two_processes(together, data, tmp_path / "two", meanwhile=alone) == [0, 0]
     for loss in ("recall@k", "contrastive", "softmax-margin"):
@@ -373,7 +375,7 @@ def test_smoke_runs_from_the_command_line_and_opens_without_training_packages(tm
     with a_minute_offline():
         assert main(["ilgen", "--smoke", "--cpu", "--out", str(out), "--workers", "0"]) == 0
     world = out / "smoke-data" / "painted"
-    pictures = sorted(map(str, read(world / "manifest.parquet").column("path")))[:2]
+    pictures = sorted(map(str, read(world / "manifest.parquet")["path"].tolist()))[:2]
     program = (
         "import sys\nsys.modules['peft'] = sys.modules['accelerate'] = None\nimport idmetric\n"
         f"model = idmetric.load({str(out)!r}, device='cpu')\n"
@@ -388,7 +390,7 @@ def test_smoke_runs_from_the_command_line_and_opens_without_training_packages(tm
     assert load_file(out / "model.safetensors").keys() == {f"backbone.{k}" for k in plain.state_dict()}
 
 
-def test_training_starts_from_a_trained_model(data: Manifest, tmp_path: Path) -> None:
+def test_training_starts_from_a_trained_model(data: DataFrame, tmp_path: Path) -> None:
     first = trained(data, tmp_path / "run", epochs=1)
     options: dict[str, Any] = {"image_size": None, "backbone_args": {}, "backbone_weights": ""}
     again = made(data, backbone=str(tmp_path / "run"), **options)
@@ -401,7 +403,7 @@ def test_training_starts_from_a_trained_model(data: Manifest, tmp_path: Path) ->
 
 
 def test_pretrained_weights_come_from_a_file_or_the_hub_and_are_never_random_silently(
-    data: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    data: DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = lively(made(data)).model.backbone
     save_file(source.state_dict(), tmp_path / "timm.safetensors")
@@ -424,13 +426,13 @@ def test_pretrained_weights_come_from_a_file_or_the_hub_and_are_never_random_sil
 # Wrong data
 
 
-def test_wrong_data_are_refused_with_how_to_fix_them(data: Manifest) -> None:
-    cases: list[tuple[Manifest, dict[str, Any], str]] = [
-        (data.replace(identity=None), {}, "0 of the 0 identities .*idmetric data generate --task relight"),
-        (data.replace(split="test"), {}, "0 of the 0 identities of the training split"),
-        (data.take(range(4)), {}, "1 of the 1 identities .* two are needed"),
-        (data.take([*range(4), 4, 5]), {}, "1 of the 2 identities .* 4 different images.*a lower --images takes"),
-        (data.take([0, 4, 8]), {}, "0 of the 3 identities .* 4 different images.*--few-images repeat"),
+def test_wrong_data_are_refused_with_how_to_fix_them(data: DataFrame) -> None:
+    cases: list[tuple[DataFrame, dict[str, Any], str]] = [
+        (checked(data.assign(identity=None)), {}, "0 of the 0 identities .*idmetric data generate --task relight"),
+        (checked(data.assign(split="test")), {}, "0 of the 0 identities of the training split"),
+        (take(data, range(4)), {}, "1 of the 1 identities .* two are needed"),
+        (take(data, [*range(4), 4, 5]), {}, "1 of the 2 identities .* 4 different images.*a lower --images takes"),
+        (take(data, [0, 4, 8]), {}, "0 of the 3 identities .* 4 different images.*--few-images repeat"),
     ]
     for given, options, text in cases:
         with pytest.raises(ManifestError, match=text):
@@ -443,10 +445,10 @@ def test_wrong_data_are_refused_with_how_to_fix_them(data: Manifest) -> None:
 TINY_RUN: dict[str, Any] = {"backbone": "tiny", "image_size": None, "backbone_args": {}, "backbone_weights": ""}
 
 
-def test_the_heads_of_the_packaged_model_train_and_nothing_else(data: Manifest, tmp_path: Path) -> None:
+def test_the_heads_of_the_packaged_model_train_and_nothing_else(data: DataFrame, tmp_path: Path) -> None:
     """`--backbone tiny --train heads`: trunks and the head of patches keep their bits; the result is an IDSim."""
     options = {**TINY_RUN, "train": "heads", "classes": 2, "images": 2, "epochs": 1, "lr": 1e-3, "chunk": 4}
-    few = data.take([0, 1, 4, 5])
+    few = take(data, [0, 1, 4, 5])
     recipe = trained(few, tmp_path / "run", **options)
     start, result = IDSim("tiny", device="cpu").state_dict(), load(tmp_path / "run", device="cpu")
     assert isinstance(result, IDSim)

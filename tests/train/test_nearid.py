@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from pandas import DataFrame
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from idmetric import CheckpointError, NearID, load
 from idmetric.cli.train import main
-from idmetric.data.old_manifest.table import Manifest, ManifestError, Row, read
+from idmetric.data.manifest import ManifestError, checked, read, take, write
 from idmetric.metric import timm_models
 from idmetric.train import state
 from idmetric.train.batches import generator
@@ -30,6 +31,7 @@ from idmetric.train.nearid.config import SMOKE, NearIDTraining
 from idmetric.train.nearid.data import MISSING, Shape, draw, find, items
 from idmetric.train.nearid.recipe import NearIDRecipe, build
 from idmetric.train.processes import Processes
+from tests.table_parts import a_row, a_table, with_row
 from tests.train_parts import (
     a_minute_offline,
     in_two_processes,
@@ -48,7 +50,7 @@ def saved(folder: Path, name: str, seed: int) -> str:
     return f"{name}.png"
 
 
-def write(folder: Path, things: int = 6, parts: int = 2, splits: tuple[str | None, ...] = (None,)) -> Manifest:
+def made(folder: Path, things: int = 6, parts: int = 2, splits: tuple[str | None, ...] = (None,)) -> DataFrame:
     """Things of 2 and 3 views with distractors by two engines, and others of 2 views with two part-edits each."""
     folder.mkdir(parents=True, exist_ok=True)
     cover = np.zeros((32, 40), np.uint8)
@@ -59,23 +61,23 @@ def write(folder: Path, things: int = 6, parts: int = 2, splits: tuple[str | Non
         split, views = splits[n % len(splits)], 2 if n >= things else 2 + n % 2
         for v in range(views):
             view = f"t{n}v{v}"
-            rows.append(Row(f"t{n}", saved(folder, view, 100 * n + v), id=view, mask="mask.png", split=split))
+            rows.append(a_row(f"t{n}", saved(folder, view, 100 * n + v), id=view, mask="mask.png", split=split))
             made = [("part-edit", "SDXL")] * 2 if n >= things else [("distractor", "Flux"), ("distractor", "Qwen")]
             for k, (role, engine) in enumerate(made):
                 rows.append(
-                    Row(f"{view}e{k}", saved(folder, f"{view}e{k}", 100 * n + 10 + 4 * v + k), id=f"{view}e{k}",
+                    a_row(f"{view}e{k}", saved(folder, f"{view}e{k}", 100 * n + 10 + 4 * v + k), id=f"{view}e{k}",
                         parent=view, role=role, engine=engine, split=split, oracle=0.9 - 0.2 * k - 0.1 * v)
                 )  # fmt: skip
-    Manifest.from_rows(rows, folder).write(folder / "data.parquet")
+    write(a_table(rows, folder), folder / "data.parquet")
     return read(folder / "data.parquet")
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
-    return write(tmp_path_factory.mktemp("data"))
+def data(tmp_path_factory: pytest.TempPathFactory) -> DataFrame:
+    return made(tmp_path_factory.mktemp("data"))
 
 
-def recipe(data: Manifest, **config: Any) -> NearIDRecipe:
+def recipe(data: DataFrame, **config: Any) -> NearIDRecipe:
     return build(NearIDTraining(**{**STILL, **config}), data, Processes(config.get("precision", "no"), cpu=True))
 
 
@@ -92,7 +94,7 @@ def loss(run: NearIDRecipe) -> float:
     return losses(run, 1)[0]
 
 
-def once(data: Manifest, objective: str, **config: Any) -> NearIDRecipe:
+def once(data: DataFrame, objective: str, **config: Any) -> NearIDRecipe:
     """All identities in one batch, each of them once."""
     beta = 0.1 if objective == "nearid" else 0.0
     return recipe(data, objective=objective, batch_size=8, repeat=1, **{"beta": beta, "chunk": 5, **config})
@@ -133,8 +135,8 @@ def test_the_smoke_run_ends_within_a_minute_and_opens_as_the_public_class(tmp_pa
 # Tuples
 
 
-def test_a_tuple_holds_an_anchor_its_other_views_and_distractors_in_the_anchors_background(data: Manifest) -> None:
-    names, parents = data.column("id"), data.column("parent")
+def test_a_tuple_holds_an_anchor_its_other_views_and_distractors_in_the_anchors_background(data: DataFrame) -> None:
+    names, parents = data["id"].tolist(), data["parent"].tolist()
     identities, notes = find(data)
     assert (len(identities), notes) == (8, [])
     assert Counter(len(x.views) for x in identities) == {2: 5, 3: 3}
@@ -153,8 +155,8 @@ def test_a_tuple_holds_an_anchor_its_other_views_and_distractors_in_the_anchors_
     assert len(anchors) == 19  # each view is an anchor now and then
 
 
-def test_distractors_of_each_view_as_the_released_code_takes_them(data: Manifest) -> None:
-    names, parents = data.column("id"), data.column("parent")
+def test_distractors_of_each_view_as_the_released_code_takes_them(data: DataFrame) -> None:
+    names, parents = data["id"].tolist(), data["parent"].tolist()
     thing = find(data)[0][1]
     seen = set()
     for step in range(50):
@@ -164,14 +166,14 @@ def test_distractors_of_each_view_as_the_released_code_takes_them(data: Manifest
     assert seen == {r for rows in thing.near for r in rows}  # either engine's
 
 
-def test_backgrounds_are_black_as_often_as_the_paper_says(data: Manifest) -> None:
+def test_backgrounds_are_black_as_often_as_the_paper_says(data: DataFrame) -> None:
     thing = find(data)[0][1]
     for gate, expected in ((1.0, (0.5, 0.2, 0.2, 0.6, 0.6)), (0.5, (0.25, 0.1, 0.1, 0.3, 0.3)), (0.0, (0.0,) * 5)):
         found = [draw(thing, Shape(mask_prob=gate), generator(0, step))[1][:5] for step in range(3000)]
         assert np.mean(found, 0) == pytest.approx(expected, abs=0.03)
 
 
-def test_identities_with_part_edits_alone_come_four_times_an_epoch(data: Manifest) -> None:
+def test_identities_with_part_edits_alone_come_four_times_an_epoch(data: DataFrame) -> None:
     identities, _ = find(data)
     assert Counter(items(identities, 4).tolist()) == {**dict.fromkeys(range(6), 1), 6: 4, 7: 4}
     run = recipe(data, batch_size=7, epochs=3)
@@ -182,20 +184,19 @@ def test_identities_with_part_edits_alone_come_four_times_an_epoch(data: Manifes
     assert recipe(data, batch_size=7, epochs=3, repeat=1).steps == 3
 
 
-def test_the_same_image_twice_is_no_other_view(data: Manifest) -> None:
-    rows = [*data, replace(data[0], id="copy")]
-    again = Manifest.from_rows(rows, data.root)
+def test_the_same_image_twice_is_no_other_view(data: DataFrame) -> None:
+    again = with_row(data, {**data.iloc[0], "id": "copy"})
     assert [x.views for x in find(again)[0]] == [x.views for x in find(data)[0]]
 
 
-def test_only_training_rows_are_drawn_and_notes_say_what_is_left_out(data: Manifest) -> None:
+def test_only_training_rows_are_drawn_and_notes_say_what_is_left_out(data: DataFrame) -> None:
     where = {"t0": "test", "t1": "val"}
-    split = [where.get(name[:2], "train") for name in data.column("id")]
-    identities, _ = find(data.replace(split=split))
+    split = [where.get(name[:2], "train") for name in data["id"].tolist()]
+    identities, _ = find(checked(data.assign(split=split)))
     assert len(identities) == 6
-    names = data.column("id")
+    names = data["id"].tolist()
     assert not {n for x in identities for r in x.views for n in [names[r]]} & {"t0v0", "t0v1", "t1v0"}
-    lone = data.take(np.array([name not in ("t0v1", "t2v0e0", "t2v0") for name in names]))
+    lone = take(data, np.array([name not in ("t0v1", "t2v0e0", "t2v0") for name in names]))
     found, notes = find(lone)
     assert len(found) == 6
     assert notes == ["3 distractors without their view", "2 identities with a single view"]
@@ -204,7 +205,7 @@ def test_only_training_rows_are_drawn_and_notes_say_what_is_left_out(data: Manif
 # The loss
 
 
-def embedded(run: NearIDRecipe, data: Manifest) -> tuple[list[Any], list[list[Any]], list[list[Any]]]:
+def embedded(run: NearIDRecipe, data: DataFrame) -> tuple[list[Any], list[list[Any]], list[list[Any]]]:
     """Anchors, positives and distractors of the first batch, each image read and embedded by itself; None = missing."""
     rows, masked, _ = run.batches.tuples(0)
     assert masked.any()
@@ -212,9 +213,9 @@ def embedded(run: NearIDRecipe, data: Manifest) -> tuple[list[Any], list[list[An
     def embedding(row: int, dark: bool) -> Any:
         if row == MISSING:
             return None
-        pixels = np.array(Image.open(data.root / data[row].path).convert("RGB"))
+        pixels = np.array(Image.open(data["path"][row]).convert("RGB"))
         if dark:
-            pixels[np.array(Image.open(data.root / "mask.png")) == 0] = 0
+            pixels[np.array(Image.open(data["mask"][0])) == 0] = 0
         return run.model.embed(Image.fromarray(pixels)).cls[0].double().numpy()
 
     found = [
@@ -224,7 +225,7 @@ def embedded(run: NearIDRecipe, data: Manifest) -> tuple[list[Any], list[list[An
     return [x[0] for x in found], [x[1:first] for x in found], [x[first:] for x in found]
 
 
-def loss_by_hand(run: NearIDRecipe, data: Manifest) -> float:
+def loss_by_hand(run: NearIDRecipe, data: DataFrame) -> float:
     """The objective, which tests/train/losses compare with its equation, of images embedded one by one."""
     config, (anchor, positive, near) = run.config, embedded(run, data)
     of = {"temperature": config.temperature}
@@ -242,7 +243,7 @@ def loss_by_hand(run: NearIDRecipe, data: Manifest) -> float:
     if config.objective.startswith("info-nce"):
         return symmetric_info_nce(tuples, **distractors, **of).item()
     if config.objective.startswith("oracle"):
-        scores, rows = data.column("oracle"), run.batches.tuples(0)[0][:, 2:]
+        scores, rows = data["oracle"].tolist(), run.batches.tuples(0)[0][:, 2:]
         oracle = torch.tensor([[scores[r] if r != MISSING else np.nan for r in row] for row in rows])
         return oracle_info_nce(tuples, oracle, alpha=config.alpha, **distractors, **of).item()
     if config.objective == "siglip":
@@ -254,7 +255,7 @@ OBJECTIVES = ("nearid", "info-nce", "info-nce-distractors", "oracle", "oracle-di
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_a_steps_loss_is_that_of_its_images_embedded_one_by_one(objective: str, data: Manifest) -> None:
+def test_a_steps_loss_is_that_of_its_images_embedded_one_by_one(objective: str, data: DataFrame) -> None:
     run = once(data, objective)
     assert loss(run) == pytest.approx(loss_by_hand(run, data), rel=2e-4)
 
@@ -268,14 +269,14 @@ def test_a_steps_loss_is_that_of_its_images_embedded_one_by_one(objective: str, 
     ],
 )  # fmt: skip
 def test_temperature_weight_and_reading_of_the_loss_count(
-    objective: str, changed: dict[str, Any], data: Manifest
+    objective: str, changed: dict[str, Any], data: DataFrame
 ) -> None:
     run = once(data, objective, **changed)
     assert loss(run) == pytest.approx(loss_by_hand(run, data), rel=2e-4)
     assert unlike(loss(run), loss(once(data, objective)))
 
 
-def test_gradients_are_the_same_for_any_chunk(data: Manifest) -> None:
+def test_gradients_are_the_same_for_any_chunk(data: DataFrame) -> None:
     whole = gradients(recipe(data, chunk=100))
     for chunk in (1, 7):
         for name, grad in gradients(recipe(data, chunk=chunk)).items():
@@ -285,7 +286,7 @@ def test_gradients_are_the_same_for_any_chunk(data: Manifest) -> None:
 # What trains
 
 
-def test_the_head_alone_trains_and_nothing_else_moves(data: Manifest, tmp_path: Path) -> None:
+def test_the_head_alone_trains_and_nothing_else_moves(data: DataFrame, tmp_path: Path) -> None:
     run = recipe(data, steps=3)
     before = {name: value.clone() for name, value in run.model.state_dict().items()}
     trained = {name for name, p in run.model.named_parameters() if p.requires_grad}
@@ -307,7 +308,7 @@ def test_the_head_is_3_6_percent_of_the_full_model() -> None:
     assert (head, sum(sizes.values())) == (15_238_352, 428_225_600)  # "approximately 15M of roughly 428M", section 4.1
 
 
-def test_the_rate_warms_up_and_falls_as_a_cosine(data: Manifest) -> None:
+def test_the_rate_warms_up_and_falls_as_a_cosine(data: DataFrame) -> None:
     run = recipe(data, steps=1100)
     assert [run.lr_factor(step) for step in (0, 49, 99, 100)] == pytest.approx([0.01, 0.5, 1.0, 1.0])
     assert run.lr_factor(600) == pytest.approx(0.5)
@@ -327,15 +328,15 @@ def test_the_defaults_are_the_papers() -> None:
     assert asdict(NearIDTraining()).items() >= papers.items()
 
 
-def test_objectives_differ_and_infonce_reads_no_distractors(data: Manifest) -> None:
+def test_objectives_differ_and_infonce_reads_no_distractors(data: DataFrame) -> None:
     assert len({round(loss(recipe(data, objective=name, batch_size=14)), 4) for name in OBJECTIVES}) == 7
     run = recipe(data, objective="info-nce")
-    roles = data.column("role")
+    roles = data["role"].tolist()
     assert {roles[row] for row in run.load(0)["rows"]} == {"real"}
     assert run.config.shape.positives == 1
 
 
-def test_an_identity_twice_in_a_batch_is_not_its_own_negative(data: Manifest) -> None:
+def test_an_identity_twice_in_a_batch_is_not_its_own_negative(data: DataFrame) -> None:
     run = recipe(data, batch_size=14)  # all of an epoch: part-edits four times
     batch = run.load(0)
     assert len(set(batch["identity"].tolist())) == 8
@@ -343,8 +344,8 @@ def test_an_identity_twice_in_a_batch_is_not_its_own_negative(data: Manifest) ->
     assert float(run.step(apart)["ranking"]) > float(run.step(batch)["ranking"]) + 0.05
 
 
-def test_other_switches_change_what_they_say(data: Manifest) -> None:
-    engines, roles = data.column("engine"), data.column("role")
+def test_other_switches_change_what_they_say(data: DataFrame) -> None:
+    engines, roles = data["engine"].tolist(), data["role"].tolist()
 
     def rows(**config: Any) -> set[int]:
         run = recipe(data, **config)
@@ -392,7 +393,7 @@ def share_of_two(folder: Path, rank: int, port: str) -> None:
 
 
 def test_two_processes_have_the_gradients_of_one(tmp_path: Path) -> None:
-    data = write(tmp_path)
+    data = made(tmp_path)
     assert in_two_processes(share_of_two, tmp_path) == [0, 0]
     one = recipe(data, batch_size=6, chunk=3, augment=True)
     assert len({len(one.batches.load(0, rank, 2)["rows"]) for rank in (0, 1)}) == 2  # unequal shares
@@ -424,7 +425,7 @@ def trunk_passes(run: NearIDRecipe, monkeypatch: pytest.MonkeyPatch) -> list[int
 
 @pytest.mark.parametrize("precision", ["no", "bf16"])
 def test_a_cache_changes_no_loss_and_the_trunk_sees_each_picture_once(
-    precision: Any, data: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    precision: Any, data: DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = {"precision": precision, "steps": 6, "cache": str(tmp_path / "cache")}
     expected = losses(recipe(data, precision=precision, steps=6), 6)
@@ -446,11 +447,11 @@ def test_a_cache_changes_no_loss_and_the_trunk_sees_each_picture_once(
 
 
 def test_features_are_named_by_content_and_by_trunk(tmp_path: Path) -> None:
-    data = write(tmp_path, things=2, parts=0)
+    data = made(tmp_path, things=2, parts=0)
     before = picture_keys(data, [(0, False), (0, True), (3, False), (3, True)])
     assert len(set(before.values())) == 4
     (tmp_path / "moved.png").write_bytes((tmp_path / "t0v0.png").read_bytes())
-    moved = data.replace(path=["moved.png", *data.column("path")[1:]])
+    moved = checked(data.assign(path=[str(tmp_path / "moved.png"), *data["path"][1:]]))
     assert picture_keys(moved, [(0, True)]) == {(0, True): before[0, True]}
     Image.new("RGB", (40, 32)).save(tmp_path / "t0v0.png")
     after = picture_keys(data, [(0, False), (0, True), (3, False)])
@@ -494,7 +495,7 @@ def test_a_damaged_cache_and_one_that_cannot_be_written_are_reported(tmp_path: P
 # Where it starts
 
 
-def test_it_starts_from_siglip_as_transformers_stores_it(data: Manifest, tmp_path: Path) -> None:
+def test_it_starts_from_siglip_as_transformers_stores_it(data: DataFrame, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     vision = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
               "image_size": 32, "patch_size": 8}  # fmt: skip
@@ -518,7 +519,7 @@ def test_it_starts_from_siglip_as_transformers_stores_it(data: Manifest, tmp_pat
     assert further.model(x).cls.equal(run.model(x).cls)
 
 
-def test_weights_are_never_random_unasked(data: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_are_never_random_unasked(data: DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(CheckpointError, match=r"cannot fetch.*--backbone-weights PATH"):
         recipe(data, backbone_weights="")
@@ -549,64 +550,69 @@ def test_a_model_without_attention_pooling_is_refused(tmp_path: Path) -> None:
 # Wrong data
 
 
-WRONG: dict[str, tuple[Callable[[Manifest], Manifest], dict[str, Any]]] = {
-    r"row 1 \(t0v0\).*idmetric data import nearid.*--mask-prob 0": (lambda data: data.replace(mask=None), {}),
-    "no view has a distractor.*idmetric data generate --task distractor": (lambda data: data.filter(role="real"), {}),
+def _views(data: DataFrame) -> DataFrame:
+    return take(data, data["role"] == "real")
+
+
+WRONG: dict[str, tuple[Callable[[DataFrame], DataFrame], dict[str, Any]]] = {
+    r"row 1 \(t0v0\).*idmetric data import nearid.*--mask-prob 0": (lambda data: checked(data.assign(mask=None)), {}),
+    "no view has a distractor.*idmetric data generate --task distractor": (_views, {}),
     "1 identities have two views.*idmetric data import nearid": (
-        lambda data: data.filter(lambda row: row.id.startswith("t0")), {}
+        lambda data: take(data, data["id"].str.startswith("t0")), {}
     ),
     "0 identities have two views.*8 identities with a single view": (
-        lambda data: data.filter(lambda row: "v0" in row.id), {}
+        lambda data: take(data, data["id"].str.contains("v0")), {}
     ),
     r"38 distractors, such as row 2 \(t0v0e0\), have the identity of the view": (
-        lambda data: data.replace(identity=[name.split("v")[0] for name in data.column("id")]), {}
+        lambda data: checked(data.assign(identity=data["id"].str.split("v").str[0])), {}
     ),
     "--engines Dall-E.*there are Flux, Qwen": (lambda data: data, {"engines": ("Dall-E",)}),
-    "oracle.*import mtg": (lambda data: data.replace(oracle=None), {"objective": "oracle"}),
+    "oracle.*import mtg": (lambda data: checked(data.assign(oracle=None)), {"objective": "oracle"}),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("text", WRONG)
-def test_wrong_data_are_refused_with_how_to_fix_them(data: Manifest, text: str) -> None:
+def test_wrong_data_are_refused_with_how_to_fix_them(data: DataFrame, text: str) -> None:
     changed, config = WRONG[text]
     with pytest.raises(ValueError, match=text):
         recipe(changed(data), **config)
 
 
-def test_a_plain_folder_of_photos_trains_by_the_options_that_the_refusal_names(data: Manifest) -> None:
-    plain = data.filter(role="real").replace(mask=None, parent=None, oracle=None)
+def test_a_plain_folder_of_photos_trains_by_the_options_that_the_refusal_names(data: DataFrame) -> None:
+    plain = checked(_views(data).assign(mask=None, parent=None, oracle=None))
     with pytest.raises(ManifestError, match="trains by --objective info-nce --mask-prob 0"):
         recipe(plain)
     assert recipe(plain, objective="info-nce", mask_prob=0.0).load(0)["pictures"] is not None
 
 
-def test_without_black_backgrounds_no_masks_are_needed_and_edits_have_their_parents(data: Manifest) -> None:
-    assert recipe(data.replace(mask=None), mask_prob=0.0).load(0)["pictures"] is not None
-    views = [m if r == "real" else None for m, r in zip(data.column("mask"), data.column("role"), strict=True)]
-    assert recipe(data.replace(mask=views)).load(0)["pictures"].equal(recipe(data).load(0)["pictures"])
+def test_without_black_backgrounds_no_masks_are_needed_and_edits_have_their_parents(data: DataFrame) -> None:
+    assert recipe(checked(data.assign(mask=None)), mask_prob=0.0).load(0)["pictures"] is not None
+    views = data["mask"].where(data["role"] == "real", None)
+    assert recipe(checked(data.assign(mask=views))).load(0)["pictures"].equal(recipe(data).load(0)["pictures"])
 
 
-def test_validation_rows_must_not_be_training_rows(data: Manifest) -> None:
-    names = data.column("id")
+def test_validation_rows_must_not_be_training_rows(data: DataFrame) -> None:
+    names = data["id"].tolist()
     apart = ["val" if name.startswith(("t0", "t1", "t6")) else "train" for name in names]
-    run = recipe(data.replace(split=apart))
+    run = recipe(checked(data.assign(split=apart)))
     run.validate()
     assert run.best == "ssr"
     # t3 is in both
-    more = Manifest.from_rows([*data, *(replace(row, id=f"{row.id}+") for row in data if row.id in ("t3v0", "t3v1"))],
-                              data.root)  # fmt: skip
+    more = data
+    for name in ("t3v0", "t3v1"):
+        more = with_row(more, {**data.iloc[names.index(name)], "id": f"{name}+"})
     with pytest.raises(ManifestError, match=r"2 rows of split val .*\(t3v0\+\).*idmetric data split"):
-        recipe(more.replace(split=[*apart, "val", "val"]))
+        recipe(checked(more.assign(split=[*apart, "val", "val"])))
     # the same images under another name
-    other = [*(row.identity for row in data), "x", "x"]
+    other = [*data["identity"], "x", "x"]
     with pytest.raises(ManifestError, match=r"2 rows of split val .*\(t3v0\+\)"):
-        recipe(more.replace(split=[*apart, "val", "val"], identity=other))
+        recipe(checked(more.assign(split=[*apart, "val", "val"], identity=other)))
 
 
 # Learning
 
 
-def test_the_head_learns_to_put_identities_above_distractors(data: Manifest, tmp_path: Path) -> None:
+def test_the_head_learns_to_put_identities_above_distractors(data: DataFrame, tmp_path: Path) -> None:
     run = recipe(data, batch_size=7, steps=160, cache=str(tmp_path / "features"), mask_prob=0.0)
     fit(run, tmp_path / "run", TrainSettings(workers=0, max_grad_norm=1.0, log_every=20), run.processes)
     log = read_log(tmp_path / "run/log.jsonl")

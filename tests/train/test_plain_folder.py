@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 from idmetric.cli.main import main
 from idmetric.data.painter import Painter
+from idmetric.metric.images import read_image
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "train"
 
@@ -19,11 +19,11 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("plain")
     painted = Painter(size=64, views=3).paint(folder / "painted", 6)
     for number in range(len(painted)):
-        photo = folder / "photos" / painted["identity"][number].replace("/", "-") / f"{number}.png"
+        photo = folder / "photos" / str(painted["identity"][number]).replace("/", "-") / f"{number}.png"
         photo.parent.mkdir(parents=True, exist_ok=True)
-        Image.open(painted["path"][number]).save(photo)
-    assert main(["data", "import", "folder", str(folder / "photos"), "-o", str(folder / "photos.parquet")]) == 0
-    return folder / "photos.parquet"
+        read_image(painted["path"][number]).save(photo)
+    assert main(["data", "import", "folder", str(folder / "photos"), "-o", str(folder / "photos.csv")]) == 0
+    return folder / "photos.csv"
 
 
 def train(recipe: str, data: Path, out: Path, *options: str) -> int:
@@ -41,7 +41,7 @@ def test_idsim_names_the_command_that_mines_triplets_of_a_plain_folder(
 ) -> None:
     assert train("idsim", plain, tmp_path / "run") == 1
     assert "for a folder of photos alone `idmetric data mine negatives` does" in capsys.readouterr().err
-    mined = tmp_path / "mined.parquet"
+    mined = tmp_path / "mined.csv"
     mine = ["data", "mine", "negatives", str(plain), "--model", "tiny", "--device", "cpu", "--quiet", "-o", str(mined)]
     assert main(mine) == 0
     assert train("idsim", mined, tmp_path / "run", "--epochs", "1", "--validate-every", "0") == 0
@@ -77,7 +77,7 @@ def test_a_batch_that_the_photos_do_not_fill_is_refused_with_its_option(
     if recipe == "visme":
         pytest.importorskip("transformers")
     if recipe == "idsim":
-        data = tmp_path / "mined.parquet"
+        data = tmp_path / "mined.csv"
         mine = ["data", "mine", "negatives", str(plain), "--model", "tiny", "--device", "cpu", "--quiet", "-o"]
         assert main([*mine, str(data)]) == 0
     assert train(recipe, data, tmp_path / "run", *options) == 1

@@ -12,14 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pandas import DataFrame
 from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor
 
 from idmetric import VisIDEmbed, load
 from idmetric.cli.train import main
-from idmetric.data.old_manifest.table import Manifest, ManifestError, Row, read
+from idmetric.data.manifest import ManifestError, checked, merge, read, take, write
 from idmetric.metric.errors import RequestError
+from idmetric.metric.images import read_image
 from idmetric.metric.visid.config import CANDIDATE, TASKS
 from idmetric.train import state
 from idmetric.train.batches import Pictures, generator
@@ -32,6 +34,7 @@ from idmetric.train.visme.data import prepare
 from idmetric.train.visme.items import precision_at_1
 from idmetric.train.visme.recipe import VisME, build
 from idmetric.train.visme.wording import WordedRow
+from tests.table_parts import a_row, a_table
 from tests.train_parts import a_minute_offline, free_port, read_log
 
 pytest.importorskip("peft")
@@ -42,7 +45,7 @@ RUN: dict[str, Any] = {"save_every": 2, "validate_every": 0, "log_every": 1, "wo
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+def data(tmp_path_factory: pytest.TempPathFactory) -> DataFrame:
     """Two datasets of identities with distractors, captions with repeated texts, and identities to validate."""
     folder, rows = tmp_path_factory.mktemp("data"), []
     rng = np.random.default_rng(0)
@@ -53,19 +56,19 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
             path = f"{n}-{view}.png"
             Image.fromarray(pixels).resize((40 + 9 * view, 50), Image.Resampling.BICUBIC).save(folder / path)
             near = {"identity": f"{n}~", "role": "distractor", "parent": f"{n}-0"} if view == 2 else {}
-            rows.append(Row(**{"identity": str(n), "path": path, "id": f"{n}-{view}", "dataset": f"d{n % 2}",
+            rows.append(a_row(**{"identity": str(n), "path": path, "id": f"{n}-{view}", "dataset": f"d{n % 2}",
                                "split": "val" if n > 11 else "train", **near}))  # fmt: skip
         if n < 6:
-            rows.append(Row(None, f"{n}-0.png", id=f"c{n}", dataset="captions", text=f"color {n % 3}"))
-    Manifest.from_rows(rows, folder).write(folder / "data.parquet")
+            rows.append(a_row(None, f"{n}-0.png", id=f"c{n}", dataset="captions", text=f"color {n % 3}"))
+    write(a_table(rows, folder), folder / "data.parquet")
     return read(folder / "data.parquet")
 
 
-def made(data: Manifest, **changes: Any) -> VisME:
+def made(data: DataFrame, **changes: Any) -> VisME:
     return build(VisMETraining(**{**SMALL, **changes}), data, Processes(cpu=True))
 
 
-def trained(data: Manifest, out: Path, run: dict[str, Any] = RUN, **changes: Any) -> VisME:
+def trained(data: DataFrame, out: Path, run: dict[str, Any] = RUN, **changes: Any) -> VisME:
     found = made(data, **changes)
     fit(found, out, TrainSettings(**run), found.processes)
     return found
@@ -85,7 +88,7 @@ def noisy(found: VisME) -> VisME:
     return found
 
 
-def test_the_loss_is_that_of_the_paper_on_embeddings_of_the_public_class(data: Manifest) -> None:
+def test_the_loss_is_that_of_the_paper_on_embeddings_of_the_public_class(data: DataFrame) -> None:
     found = noisy(made(data, hard=2))
     batch = found.load(0)
     values = found.step(batch)
@@ -93,15 +96,15 @@ def test_the_loss_is_that_of_the_paper_on_embeddings_of_the_public_class(data: M
     draw = recipe.draw(found.data, found.config, 0)
 
     def embed(row: int, words: str) -> Tensor:
-        picture = None if row < 0 else data.image(row)
+        picture = None if row < 0 else read_image(data["path"][row])
         return (model.embed(picture, instruction=words) if row >= 0 else model.embed(texts=words)).cls[0].double()
 
     queries = [embed(int(q), recipe_words(data, int(q))) for q in draw.query]
-    targets = [embed(int(t), CANDIDATE) if data[int(t)].identity else embed(-1, str(data[int(t)].text))
+    targets = [embed(int(t), CANDIDATE) if data["identity"][int(t)] else embed(-1, data["text"][int(t)])
                for t in draw.target]  # fmt: skip
     hard = [embed(int(h), CANDIDATE) for part in draw.hard for h in part]
     assert len(hard) > 1
-    texts = [data[int(t)].text for t in draw.target]
+    texts = data["text"][draw.target].tolist()
     losses = []
     for i in range(size):
         others = [j for j in range(size) if j != i and (texts[j] is None or texts[j] != texts[i])]
@@ -115,12 +118,12 @@ def test_the_loss_is_that_of_the_paper_on_embeddings_of_the_public_class(data: M
     assert float(values["accuracy"]) == pytest.approx(np.mean(own), abs=1e-6)
 
 
-def recipe_words(data: Manifest, row: int) -> str:
-    return TASKS["recognition"] if data[row].identity else "Find the caption that describes this image."
+def recipe_words(data: DataFrame, row: int) -> str:
+    return TASKS["recognition"] if data["identity"][row] else "Find the caption that describes this image."
 
 
 @pytest.mark.parametrize("chunk", [1, 5, 12])
-def test_gradients_do_not_depend_on_the_chunks(data: Manifest, chunk: int) -> None:
+def test_gradients_do_not_depend_on_the_chunks(data: DataFrame, chunk: int) -> None:
     whole, parts = noisy(made(data, chunk=1000)), noisy(made(data, chunk=chunk))
     losses = [float(r.step(r.load(1))["loss"]) for r in (whole, parts)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
@@ -133,7 +136,7 @@ def test_gradients_do_not_depend_on_the_chunks(data: Manifest, chunk: int) -> No
 
 
 @pytest.mark.parametrize("count", [2, 3, 4])
-def test_shares_of_processes_make_up_the_batch(data: Manifest, count: int) -> None:
+def test_shares_of_processes_make_up_the_batch(data: DataFrame, count: int) -> None:
     alone = noisy(made(data))
     draw = recipe.draw(alone.data, alone.config, 2)
     shares = [alone.loader.load(draw, rank, count) for rank in range(count)]
@@ -153,9 +156,9 @@ def test_shares_of_processes_make_up_the_batch(data: Manifest, count: int) -> No
 
 
 @pytest.mark.slow
-def test_a_run_writes_a_model_that_opens_without_lora(data: Manifest, tmp_path: Path) -> None:
+def test_a_run_writes_a_model_that_opens_without_lora(data: DataFrame, tmp_path: Path) -> None:
     found = trained(data, tmp_path / "run", hard=1, lr=0.01)
-    picture = data.image(0)
+    picture = read_image(data["path"][0])
     opened = load(tmp_path / "run", device="cpu")
     assert isinstance(opened, VisIDEmbed)
     assert opened.settings == found.model.settings
@@ -170,8 +173,8 @@ def test_a_run_writes_a_model_that_opens_without_lora(data: Manifest, tmp_path: 
     assert temperature[-1] != temperature[0]
 
 
-def test_candidates_with_the_targets_text_are_no_negatives(data: Manifest) -> None:
-    found, ids = made(data), data.column("id")
+def test_candidates_with_the_targets_text_are_no_negatives(data: DataFrame) -> None:
+    found, ids = made(data), data["id"].tolist()
     query, target = (
         np.array([ids.index(name) for name in names.split()]) for names in ("0-0 1-0 c0 c3 c1", "0-1 1-1 c0 c3 c1")
     )
@@ -181,17 +184,17 @@ def test_candidates_with_the_targets_text_are_no_negatives(data: Manifest) -> No
     assert len(set(codes)) == 4
 
 
-def test_a_fixed_temperature_stays(data: Manifest, tmp_path: Path) -> None:
+def test_a_fixed_temperature_stays(data: DataFrame, tmp_path: Path) -> None:
     found = trained(data, tmp_path / "run", learn_temperature=False, temperature=0.01)
     assert float(found.temperature()) == pytest.approx(0.01)
 
 
-def test_the_learning_rate_rises_and_falls_linearly(data: Manifest) -> None:
+def test_the_learning_rate_rises_and_falls_linearly(data: DataFrame) -> None:
     found = made(data, steps=100, warmup=200)
     assert [found.lr_factor(s) for s in (0, 4, 9, 10, 55, 99)] == pytest.approx([0.1, 0.5, 1, 1, 0.5, 1 / 90])
 
 
-def test_precision_at_1_is_that_of_the_public_class(data: Manifest) -> None:
+def test_precision_at_1_is_that_of_the_public_class(data: DataFrame) -> None:
     found = made(data, validate_queries=100)
     scores = found.validate()
     assert set(scores) == {"p@1", "p@1/d0", "p@1/d1"}
@@ -209,8 +212,8 @@ def test_precision_at_1_is_that_of_the_public_class(data: Manifest) -> None:
         targets = [next(int(r) for r in pool.queries if r != q and prepared.data.shown[r] == prepared.data.shown[q])
                    for q in queries]  # fmt: skip
         hard = sorted({h for q in queries for h in prepared.data.hard.get(q, ())})
-        a = model.embed([data.image(q) for q in queries], task="recognition").cls
-        b = model.embed([data.image(r) for r in [*targets, *hard]]).cls
+        a = model.embed([read_image(data["path"][q]) for q in queries], task="recognition").cls
+        b = model.embed([read_image(data["path"][r]) for r in [*targets, *hard]]).cls
         right = [(a[k] @ b.T).argmax().item() == k for k in range(len(queries))]
         assert scores[f"p@1/{name}"] == pytest.approx(np.mean(right))
     assert math.isclose(scores["p@1"], (scores["p@1/d0"] + scores["p@1/d1"]) / 2)
@@ -235,9 +238,9 @@ def test_candidates_that_are_right_as_well_do_not_count_as_mistakes(tmp_path: Pa
         [("the red one", "red.png"), ("red thing", "red.png"), ("blue", "blue.png")]
     ):
         group = f"g{number}"
-        rows.append(Row(None, None, id=f"q{number}", text=text, group=group, slot="query"))
-        rows.append(Row(None, image, id=f"t{number}", group=group, slot="positive"))
-    data = Manifest.from_rows(rows, tmp_path)
+        rows.append(a_row(None, None, id=f"q{number}", text=text, group=group, slot="query"))
+        rows.append(a_row(None, image, id=f"t{number}", group=group, slot="positive"))
+    data = a_table(rows, tmp_path)
     prepared = prepare(data, splits=("",))
     rates = precision_at_1(_ByColor(), Pictures(data, (8, 8)), prepared)  # type: ignore[arg-type]
     assert rates["p@1"] == 1  # both red queries find the red picture
@@ -251,21 +254,21 @@ def test_a_text_that_finds_several_images_is_no_mistake() -> None:
     assert not items._has_equal_texts([same_words], [WordedRow(3, "x")]).any()
 
 
-def test_identities_and_their_images_are_not_both_trained_and_validated_on(data: Manifest) -> None:
-    split = ["val" if name == "0-0" else s for name, s in zip(data.column("id"), data.column("split"), strict=True)]
+def test_identities_and_their_images_are_not_both_trained_and_validated_on(data: DataFrame) -> None:
+    split = ["val" if name == "0-0" else s for name, s in zip(data["id"].tolist(), data["split"].tolist(), strict=True)]
     with pytest.raises(ManifestError, match=r"images or identities that are trained on, such as row \d+ \(0-0\)"):
-        made(data.replace(split=split))
-    captions = ["val" if name in ("c0", "c1") else s for name, s in zip(data.column("id"), split, strict=True)]
-    split = [s if name != "0-0" else "train" for name, s in zip(data.column("id"), captions, strict=True)]
-    assert "p@1/captions" in made(data.replace(split=split)).validate()  # texts about pictures of the training
+        made(checked(data.assign(split=split)))
+    captions = ["val" if name in ("c0", "c1") else s for name, s in zip(data["id"].tolist(), split, strict=True)]
+    split = [s if name != "0-0" else "train" for name, s in zip(data["id"].tolist(), captions, strict=True)]
+    assert "p@1/captions" in made(checked(data.assign(split=split))).validate()  # texts about pictures of the training
 
 
 class _Oracle:
     """Embeds an image as its identity."""
 
-    def __init__(self, data: Manifest, pictures: Any) -> None:
-        names = sorted({str(i) for i in data.column("identity")})
-        self.known = [(pictures.read(r), names.index(str(row.identity))) for r, row in enumerate(data)]
+    def __init__(self, data: DataFrame, pictures: Any) -> None:
+        names = sorted({str(i) for i in data["identity"].tolist()})
+        self.known = [(pictures.read(row), names.index(str(name))) for row, name in enumerate(data["identity"])]
         self.eye = torch.eye(len(names))
 
     def encode_items(self, pixels: list[Tensor], words: list[str]) -> Tensor:
@@ -273,7 +276,7 @@ class _Oracle:
                             for x in pixels])  # fmt: skip
 
 
-def test_qwen2_vl_is_trained_too(data: Manifest, tmp_path: Path) -> None:
+def test_qwen2_vl_is_trained_too(data: DataFrame, tmp_path: Path) -> None:
     small_qwen.write(tmp_path / "base", "qwen2_vl")
     found = trained(
         data, tmp_path / "run", model=str(tmp_path / "base"), targets=r".*(layers|blocks)\.\d+\..*(q_proj|qkv)", lr=0.01
@@ -281,36 +284,35 @@ def test_qwen2_vl_is_trained_too(data: Manifest, tmp_path: Path) -> None:
     assert any("visual" in name for name, p in found.model.named_parameters() if p.requires_grad)
     opened = load(tmp_path / "run", device="cpu")
     assert opened.backbone.config.model_type == "qwen2_vl"  # type: ignore[union-attr]
-    picture = data.image(0)
+    picture = read_image(data["path"][0])
     assert opened.embed(picture).cls.allclose(found.model.eval().embed(picture).cls, atol=1e-5)
 
 
-def test_data_that_cannot_be_trained_on_are_refused(data: Manifest, tmp_path: Path) -> None:
+def test_data_that_cannot_be_trained_on_are_refused(data: DataFrame, tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"'captions' has 6.*'d0' has 6.*'d1' has 6"):
         made(data, samples=7, batch_size=14)
     with pytest.raises(ManifestError, match="no samples in 1 rows"):
-        made(data.take([0]))
-    both = data.filter(dataset="d0", split="train")
-    twice = Manifest.from_rows([*both, *(replace(r, id=f"again/{r.id}", dataset="copy", parent=None) for r in both)],
-                               data.root)  # fmt: skip
+        made(take(data, [0]))
+    both = take(data, (data["dataset"] == "d0") & (data["split"] == "train"))
+    twice = merge([both, both.assign(id="again/" + both["id"], dataset="copy", parent=None)], shared=True)
     found = made(twice, batch_size=8, samples=4)  # each has six identities, and they are the same
     with pytest.raises(TrainError, match="cannot fill 1 blocks of 4 samples: it has 6 identities"):
         fit(found, tmp_path / "run", TrainSettings(**RUN), found.processes)
 
 
 def test_faults_of_later_steps_are_refused_before_the_first(
-    data: Manifest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    data: DataFrame, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     texts = ["a <|im_end|> sign" if name == "c3" else t for name, t in
-             zip(data.column("id"), data.column("text"), strict=True)]  # fmt: skip
+             zip(data["id"].tolist(), data["text"].tolist(), strict=True)]  # fmt: skip
     with pytest.raises(ManifestError, match=r"\(c3\), column 'text': a text may not hold the control token <\|im_end"):
-        made(data.replace(text=texts))
+        made(checked(data.assign(text=texts)))
     with pytest.raises(ValueError, match="max_length=20 tokens do not hold an image of 30: raise it"):
         made(data, max_pixels=30 * 28 * 28, max_length=20)
     thin = tmp_path / "thin.png"
     Image.new("RGB", (401, 2)).save(thin)
-    paths = [str(thin) if name == "0-0" else data.source(i) for i, name in enumerate(data.column("id"))]
-    data.replace(path=paths).write(tmp_path / "data.parquet")
+    paths = [str(thin) if name == "0-0" else data["path"][i] for i, name in enumerate(data["id"].tolist())]
+    write(checked(data.assign(path=paths)), tmp_path / "data.parquet")
     given = ["visme", "--smoke", "--data", str(tmp_path / "data.parquet"), "--cpu", "--out", str(tmp_path / "run")]
     assert main(given) == 1
     said = capsys.readouterr().err
@@ -344,9 +346,10 @@ def test_smoke_runs_from_the_command_line(tmp_path: Path, capsys: pytest.Capture
 
 
 @pytest.mark.slow
-def test_two_processes_train_as_one(data: Manifest, tmp_path: Path) -> None:
+def test_two_processes_train_as_one(data: DataFrame, tmp_path: Path) -> None:
     # plain steps along the gradient would hide nothing, but AdamW divides rounding noise by itself: few steps
-    options = ["visme", "--smoke", "--cpu", "--data", str(data.root / "data.parquet"), "--steps", "3", "--dropout", "0",
+    file = Path(data["path"][0]).with_name("data.parquet")
+    options = ["visme", "--smoke", "--cpu", "--data", str(file), "--steps", "3", "--dropout", "0",
                "--workers", "0", "--log-every", "1", "--validate-every", "0", "--out"]  # fmt: skip
     assert main([*options, str(tmp_path / "one")]) == 0
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", free_port(),

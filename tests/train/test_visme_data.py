@@ -4,18 +4,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pandas import DataFrame
 
 from idmetric.data.curate.mine import hard_pairs
-from idmetric.data.old_manifest.bridge import to_frame, to_manifest
-from idmetric.data.old_manifest.table import Manifest, ManifestError, Row
+from idmetric.data.manifest import ManifestError, checked, merge, take
 from idmetric.metric.visid.config import CANDIDATE, TASKS, VisIDConfig
 from idmetric.train.visme.data import Prepared, prepare
 from idmetric.train.visme.wording import CAPTION, WordedRow
+from tests.table_parts import a_table
 
 
-def rows(*given: dict[str, Any]) -> Manifest:
-    return Manifest.from_rows([Row(**{"identity": None, "path": f"{n}.png", "id": f"r{n}", **g})
-                               for n, g in enumerate(given)])  # fmt: skip
+def rows(*given: dict[str, Any]) -> DataFrame:
+    return a_table({"path": f"{n}.png", "id": f"r{n}", **cells} for n, cells in enumerate(given))
 
 
 def samples(prepared: Prepared, dataset: str = "data") -> set[tuple[int, int]]:
@@ -74,7 +74,7 @@ def test_captions_and_answers_are_texts_alone() -> None:
     found = prepare(data)
     assert samples(found) == {(0, 0), (1, 1)}
     assert found.wording.pair(0, 0) == (WordedRow(0, CAPTION), WordedRow(None, "a red car"))
-    asked = rows({"text": "what is it?"}).replace(x_target=["a dog"])
+    asked = checked(rows({"text": "what is it?"}).assign(x_target=["a dog"]))
     settings = VisIDConfig(text_instruction="Say", joiner=": ", instruction="Show")
     assert prepare(asked, settings).wording.pair(0, 0) == (WordedRow(0, "what is it?"), WordedRow(None, "Say: a dog"))
 
@@ -91,8 +91,8 @@ def test_mined_pairs_are_hard_both_ways_for_the_rows_they_are_copies_of() -> Non
              else {"identity": name} for n, name in enumerate("aabbcc")]  # fmt: skip
     data = rows(*edits)
     vectors = np.array([[1, 0], [1, 0.1], [0, 1], [1, 0.2], [0, 1], [-1, 0]])
-    pairs = to_manifest(hard_pairs(to_frame(data), vectors))
-    whole = Manifest.from_rows([*data, *pairs]).replace(x_source=[None] * len(data) + pairs.column("x_source"))
+    pairs = hard_pairs(data, vectors)
+    whole = merge([data, pairs], shared=True)
     found = prepare(whole)
     assert samples(found) == samples(prepare(data))
     # the edits 1 and 3 are nearest to each other, 5 to 3
@@ -123,9 +123,9 @@ def test_an_edit_of_an_image_that_is_held_out_is_no_query_for_it() -> None:
     edit = {"identity": "a", "role": "context-edit", "parent": "r0", "text": "make it snow", "split": "train"}
     data = rows({"identity": "a", "split": "val"}, edit, {"identity": "a", "split": "train"})
     assert samples(prepare(data)) == {(1, 2), (2, 1)}
-    assert samples(prepare(data.take([0, 1]), splits=("train", "val"))) == {(0, 1)}
+    assert samples(prepare(take(data, [0, 1]), splits=("train", "val"))) == {(0, 1)}
     with pytest.raises(ManifestError, match="1 images whose identity has no other image"):
-        prepare(data.take([0, 1]))
+        prepare(take(data, [0, 1]))
 
 
 def test_instructions_of_datasets() -> None:

@@ -45,15 +45,13 @@ def check_output(path: Path) -> None:
     check_writable(path, parents=True)
 
 
-def of_splits(manifest: Any, args: Namespace) -> Any:
+def of_splits(table: pd.DataFrame, args: Namespace) -> pd.DataFrame:
     """The rows of the splits that --split names, or all rows."""
     from idmetric.data.manifest import take
-    from idmetric.data.old_manifest.bridge import to_frame, to_manifest
     from idmetric.data.split import split_name
 
     if not args.split:
-        return manifest
-    table = to_frame(manifest)
+        return table
     names = [split_name(split) for split in args.split]
     for split, name in zip(args.split, names, strict=True):
         if name not in set(table["split"]):
@@ -61,8 +59,7 @@ def of_splits(manifest: Any, args: Namespace) -> Any:
             raise ValueError(
                 f"{args.data}: no split {split!r}; there are {present} (or make them: idmetric data split)"
             )
-    table = take(table, table["split"].isin(names))
-    return table if manifest is table else to_manifest(table)
+    return take(table, table["split"].isin(names))
 
 
 def pairs(texts: Iterable[str], option: str) -> dict[str, str]:

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from idmetric.data.old_manifest.lineage import image_keys
-from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths, groups, texts
+from idmetric.data.split import image_keys
+from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths, groups
 from idmetric.evaluate.protocols.common.intervals import COSINE, SHARE, any_statistic, auc, codes, mean
 from idmetric.evaluate.protocols.common.protocol import Protocol
 from idmetric.evaluate.protocols.common.result import Result, Value
@@ -32,7 +32,7 @@ from idmetric.evaluate.statistics.agreement import kendall, spearman
 from idmetric.evaluate.statistics.ranking import average_precision
 
 if TYPE_CHECKING:
-    from idmetric.data.old_manifest.table import Manifest
+    from pandas import DataFrame
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ Labeled = tuple[Ints, Array, Ints]
 
 
 def run(
-    data: Manifest,
+    data: DataFrame,
     models: Models,
     settings: EvalSettings = EvalSettings(),
     options: AgreementOptions = AgreementOptions(),
@@ -89,7 +89,7 @@ def run(
     return results
 
 
-def labeled(data: Manifest) -> dict[Task, Labeled]:
+def labeled(data: DataFrame) -> dict[Task, Labeled]:
     """The labeled pairs and triplets of a manifest; groups without labels are passed over.
 
     Raises:
@@ -111,7 +111,7 @@ def labeled(data: Manifest) -> dict[Task, Labeled]:
     return tasks
 
 
-def owners(data: Manifest, items: Ints) -> Ints:
+def owners(data: DataFrame, items: Ints) -> Ints:
     """The units that intervals draw: the identities (N, 2) of a pair's images, or (N,) of a triplet's anchor.
 
     An image of unknown identity counts with its anchor, and an anchor of unknown identity for itself.
@@ -119,7 +119,7 @@ def owners(data: Manifest, items: Ints) -> Ints:
     Args:
         items: (N, 2) rows of pairs, or (N, 3) of triplets.
     """
-    identity = codes(data.column("identity"))
+    identity = codes(data["identity"])
     image = codes(image_keys(data))
     anchor = items[:, 0]
     anchor_owner: Ints = np.where(identity[anchor] < 0, -1 - image[anchor], identity[anchor])
@@ -130,17 +130,17 @@ def owners(data: Manifest, items: Ints) -> Ints:
     return np.stack([anchor_owner, candidate_owner], 1)
 
 
-def _groups(data: Manifest, task: Task) -> Iterator[tuple[list[int], float]]:
+def _groups(data: DataFrame, task: Task) -> Iterator[tuple[list[int], float]]:
     """The rows of each group that has all slots of the task and labels, and the share of votes for the first choice."""
     slots = SLOTS[task]
-    label = data.column("label")
+    label = data["label"]
     for (group, _), rows_of in groups(data).items():
         for slot in slots:
             if len(rows_of.get(slot, [])) > 1:
                 row = rows_of[slot][1]
                 raise ValueError(f"row {row + 1}: a second {slot} of group {group!r}: a group is one pair or triplet")
         rows = [rows_of[slot][0] for slot in slots if slot in rows_of]
-        if len(rows) < len(slots) or label[rows[1]] is None:
+        if len(rows) < len(slots) or np.isnan(label[rows[1]]):
             continue
         share = label[rows[1]]
         if not 0 <= share <= 1:
@@ -150,7 +150,7 @@ def _groups(data: Manifest, task: Task) -> Iterator[tuple[list[int], float]]:
 
 def _measure(
     scorer: Scorer,
-    data: Manifest,
+    data: DataFrame,
     task: Task,
     items: Labeled,
     settings: EvalSettings,
@@ -173,7 +173,7 @@ def _measure(
         count = f"{int((~is_agreed).sum())} of {len(is_agreed)} {task}"
         result.notes.append(f"people agree by less than {options.agreement:g} on {count}, which {undecided}")
 
-    names = texts(data, "id")
+    names = data["id"].to_numpy()
     ids = {slot: names[side[has_answer]] for slot, side in zip(SLOTS[task], sides, strict=True)}
     if task == "triplets":
         margin = np.where(share >= 0.5, scores, -scores)  # of the image that people chose

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from idmetric.evaluate.protocols.common.columns import Array, Truths, texts
+from idmetric.evaluate.protocols.common.columns import Array, Truths
 from idmetric.evaluate.protocols.common.intervals import COSINE, POSITIVE, SHARE, Range, any_statistic, auc
 from idmetric.evaluate.protocols.common.labeled_pairs import LabeledPairs, draw_pairs, usable
 from idmetric.evaluate.protocols.common.protocol import Protocol
@@ -34,7 +34,8 @@ from idmetric.scoring.calibration import Calibration
 from idmetric.version import __version__
 
 if TYPE_CHECKING:
-    from idmetric.data.old_manifest.table import Manifest
+    from pandas import DataFrame
+
     from idmetric.metric.embedder import Embedder
 
 
@@ -66,7 +67,7 @@ OF_KIND = "false accept, "  # columns of the false-accept rate of one kind of pa
 
 
 def run(
-    data: Manifest,
+    data: DataFrame,
     models: Models,
     settings: EvalSettings = EvalSettings(),
     options: CalibrateOptions = CalibrateOptions(),
@@ -125,7 +126,7 @@ def calibrate(
     metric: Embedder,
     scores: Array,
     pairs: LabeledPairs,
-    data: Manifest,
+    data: DataFrame,
     settings: EvalSettings,
     options: CalibrateOptions,
     result: Result,
@@ -182,16 +183,16 @@ def calibrate(
     )
 
 
-def _facts(data: Manifest, pairs: LabeledPairs, settings: EvalSettings) -> dict[str, Any]:
+def _facts(data: DataFrame, pairs: LabeledPairs, settings: EvalSettings) -> dict[str, Any]:
     """What a calibration keeps of its data."""
     rows = np.unique([pairs.a, pairs.b])
-    is_generated = any(texts(data, "engine")[rows])
+    is_generated = data["engine"][rows].notna().any()
     return {
         "about": settings.data_name,
         "origin": "generated" if is_generated else "photos",
-        "datasets": sorted(set(texts(data, "dataset", "")[rows]) - {""}),
+        "datasets": sorted(data["dataset"][rows].dropna().unique()),
         "images": len(rows),
-        "identities": len(set(texts(data, "identity")[rows])),
+        "identities": data["identity"][rows].nunique(),
         "families": len(np.unique(pairs.family)),
         "pairs": pairs.counts(),
         "seed": settings.seed,
@@ -268,13 +269,13 @@ def _false_accepts(threshold: float, scores: Array, pairs: LabeledPairs) -> dict
 
 def _keep(
     result: Result,
-    data: Manifest,
+    data: DataFrame,
     pairs: LabeledPairs,
     scores: Array,
     probability: Array,
 ) -> None:
     """Add the score and probability of each pair."""
-    ids = texts(data, "id")
+    ids = data["id"].to_numpy()
     result.keep(
         "pairs",
         a=ids[pairs.a],
@@ -287,7 +288,7 @@ def _keep(
 
 
 def run_command(
-    data: Manifest,
+    data: DataFrame,
     models: Models,
     settings: EvalSettings,
     options: CalibrateOptions,

@@ -53,8 +53,9 @@ from idmetric.evaluate.settings import Checked, option
 from idmetric.evaluate.statistics.agreement import fisher_mean, kendall, rating_alpha, spearman
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from idmetric.data.importers.dreambench import Ratings
-    from idmetric.data.old_manifest.table import Manifest
 
 
 @dataclass(frozen=True)
@@ -303,7 +304,7 @@ def published(
 
 
 def run(
-    data: Manifest,
+    data: DataFrame,
     models: Models,
     settings: EvalSettings = EvalSettings(),
     options: DreamBenchOptions = DreamBenchOptions(),
@@ -321,15 +322,17 @@ def run(
     Raises:
         ValueError: if no image of the manifest is rated.
     """
+    from idmetric.data.manifest import take  # loads pandas, which the help does without
+
     rated_pairs = [image for image in pairs(data, ratings) if category_of(image.item) in options.category]
     if not rated_pairs:
-        engines = sorted({str(engine) for engine in data.column("engine") if engine})
+        engines = sorted(data["engine"].dropna().unique())
         raise ValueError(
             f"no image of {', '.join(options.category)} is rated: images are of {', '.join(engines) or 'no method'}, "
             f"ratings of {', '.join(rated_methods(ratings))}; a folder of images starts with its method's name"
         )
     rows = np.ravel([(image.reference, image.generated) for image in rated_pairs])
-    bound = bind(data.take(rows), models, settings)
+    bound = bind(take(data, rows), models, settings)
     images = pairs(bound.manifest, ratings)
     references = [image.reference for image in images]
     generated = [image.generated for image in images]
@@ -378,7 +381,7 @@ def _result(
     return result
 
 
-def run_command(data: Manifest, models: Models, settings: EvalSettings, options: DreamBenchOptions) -> list[Result]:
+def run_command(data: DataFrame, models: Models, settings: EvalSettings, options: DreamBenchOptions) -> list[Result]:
     """Models' own scores of the data's images; without data, the published scores.
 
     Raises:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from idmetric.evaluate.protocols.common.columns import listed, named, texts
+from idmetric.evaluate.protocols.common.columns import listed
 from idmetric.evaluate.protocols.common.intervals import auc, averages, mean
 from idmetric.evaluate.protocols.common.protocol import Protocol
 from idmetric.evaluate.protocols.common.ranked import Measure, Search, query_items, searched
@@ -29,7 +29,7 @@ from idmetric.evaluate.settings import Checked, option
 from idmetric.evaluate.statistics.ranking import average_precision, hit_at_k, precision_at_1, recall_at_k
 
 if TYPE_CHECKING:
-    from idmetric.data.old_manifest.table import Manifest
+    from pandas import DataFrame
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class FolderOptions(Checked):
 
 
 def run(
-    data: Manifest,
+    data: DataFrame,
     models: Models,
     settings: EvalSettings = EvalSettings(),
     options: FolderOptions = FolderOptions(),
@@ -50,7 +50,9 @@ def run(
     Raises:
         ValueError: if no identity has two images.
     """
-    with_identity = data.take(named(data))
+    from idmetric.data.manifest import take  # loads pandas, which the help does without
+
+    with_identity = take(data, data["identity"].notna())
     _searches(with_identity)  # before anything is embedded
     bound = bind(with_identity, models, settings)
     searches, notes = _searches(bound.manifest)
@@ -65,12 +67,12 @@ def run(
     return results
 
 
-def _searches(data: Manifest) -> tuple[dict[str, Search], list[str]]:
+def _searches(data: DataFrame) -> tuple[dict[str, Search], list[str]]:
     """The search of each dataset's images among each other, and notes on images without a positive."""
-    names = texts(data, "dataset", "")
+    names = data["dataset"].fillna("")
     searches = {}
     notes = []
-    for name in dict.fromkeys(names):
+    for name in names.unique():
         rows = np.flatnonzero(names == name)
         search = Search.of(data, rows, rows)
         searches[name or "all"] = search
@@ -84,7 +86,7 @@ def _searches(data: Manifest) -> tuple[dict[str, Search], list[str]]:
             without = rows[~has_positive]
             notes.append(
                 f"{len(without)} images{of_name} have no positive and are searched but not queried: "
-                f"{listed(texts(data, 'identity')[without])}"
+                f"{listed(data['identity'][without])}"
             )
 
     if not searches:
@@ -94,7 +96,7 @@ def _searches(data: Manifest) -> tuple[dict[str, Search], list[str]]:
 
 def _measure(
     scorer: Scorer,
-    data: Manifest,
+    data: DataFrame,
     dataset: str,
     search: Search,
     ks: Sequence[int],
@@ -114,7 +116,7 @@ def _measure(
     row |= auc(pairs.score, pairs.same, pair_identities, settings)
     result.rows.append(row)
 
-    ids = texts(data, "id")
+    ids = data["id"].to_numpy()
     nearest = nearest.take(has_positive)
     result.keep("queries", **query_items(data, queried, measured, nearest, dataset=dataset))
     result.keep(

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from idmetric.evaluate.protocols.common import intervals
-from idmetric.evaluate.protocols.common.columns import Array, Truths, listed, texts
+from idmetric.evaluate.protocols.common.columns import Array, Truths, listed
 from idmetric.evaluate.protocols.common.protocol import Protocol
 from idmetric.evaluate.protocols.common.result import Result, Row, Value, copying, tested_family
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, bind, calibrated
@@ -42,7 +42,7 @@ from idmetric.evaluate.protocols.generator.confusion import note_on_confusion
 from idmetric.evaluate.protocols.generator.example import example
 from idmetric.evaluate.protocols.generator.images import Images, MethodScores, Names, score, sizes_of
 from idmetric.evaluate.protocols.generator.outputs import read
-from idmetric.evaluate.protocols.generator.pattern import LAYOUTS
+from idmetric.evaluate.protocols.generator.pattern import FIELD, LAYOUTS
 from idmetric.evaluate.protocols.generator.pictures import PicturesTaken
 from idmetric.evaluate.settings import Checked, option
 from idmetric.evaluate.statistics.paired import Comparison, compare, too_few
@@ -50,7 +50,7 @@ from idmetric.scoring.copies import MANY
 from idmetric.scoring.scores import GIVEN
 
 if TYPE_CHECKING:
-    from idmetric.data.old_manifest.table import Manifest
+    from pandas import DataFrame
 
 
 @dataclass(frozen=True)
@@ -137,12 +137,14 @@ def by_place(method: Names, places: Sequence[tuple[str, ...]], values: Array) ->
     return scores
 
 
-def open_data(data: Path | None, settings: EvalSettings, options: GeneratorOptions) -> Manifest:
+def open_data(data: Path | DataFrame | None, settings: EvalSettings, options: GeneratorOptions) -> DataFrame:
     """The manifest of the command's outputs and references, or of the painted example."""
     if data is None:
         if settings.out is None:
             raise ValueError("--out DIR is needed: the example is painted there (or give outputs: --data PATH)")
         return example(settings.out / "example")
+    if not isinstance(data, Path) and f"{FIELD}role" in data:  # the data of another evaluation
+        return data
     return read(
         data,
         options.pattern,
@@ -154,7 +156,7 @@ def open_data(data: Path | None, settings: EvalSettings, options: GeneratorOptio
 
 
 def run(
-    data: Manifest,
+    data: DataFrame,
     models: Models,
     settings: EvalSettings = EvalSettings(),
     options: GeneratorOptions = GeneratorOptions(),
@@ -247,13 +249,13 @@ def run(
     return results
 
 
-def _groups(images: Images, data: Manifest, by: Sequence[str]) -> dict[str, Truths]:
+def _groups(images: Images, data: DataFrame, by: Sequence[str]) -> dict[str, Truths]:
     """Names of groups, and their images (G,)."""
     groups = {"all": np.ones(len(images.rows), dtype=bool)}
     columns = {"subject": images.subject, "prompt": images.prompt}
-    for name in data.table.column_names:
-        if name.startswith("x_"):
-            columns.setdefault(name.removeprefix("x_"), texts(data, name)[images.rows])
+    for name in data:
+        if name.startswith(FIELD):
+            columns.setdefault(name.removeprefix(FIELD), data[name].to_numpy()[images.rows])
     for column in by:
         if column not in columns:
             raise ValueError(f"--by {column}: no such column; there are {', '.join(sorted(columns))}")

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths, texts
+from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths
 from idmetric.evaluate.protocols.common.intervals import SHARE, any_statistic, auc, average, codes, mean, owners
 from idmetric.evaluate.protocols.common.paper_numbers import PAPER_HELP, printed, row_of, rows
 from idmetric.evaluate.protocols.common.protocol import Protocol
@@ -39,7 +39,7 @@ from idmetric.evaluate.statistics.ranking import average_precision, ndcg, precis
 from idmetric.metric.ties import comparable
 
 if TYPE_CHECKING:
-    from idmetric.data.old_manifest.table import Manifest
+    from pandas import DataFrame
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ MEASURES: dict[str, Measure] = {"mAP": average_precision, "nDCG": ndcg, "P@1": p
 
 
 def run(
-    data: Manifest,
+    data: DataFrame,
     models: Models,
     settings: EvalSettings = EvalSettings(),
     options: IDSimOptions = IDSimOptions(),
@@ -73,10 +73,10 @@ def run(
             settings.on_error is "skip").
     """
 
-    def planned_of(data: Manifest) -> dict[str, BenchmarkPlan]:
+    def planned_of(data: DataFrame) -> dict[str, BenchmarkPlan]:
         return plans(data, members(data, options.set), settings.seed)
 
-    def needed(data: Manifest) -> Ints:
+    def needed(data: DataFrame) -> Ints:
         planned = planned_of(data)
         _searches(data, planned, settings)  # before anything is embedded
         return np.unique(np.concatenate([side for plan in planned.values() for side in plan.sides]))
@@ -88,7 +88,7 @@ def run(
     results = []
     for scorer, result in bound.results("idsim", settings.as_dict(), notes):
         papers = _paper_values(options.paper, result, settings)
-        bench = Bench(scorer, data, settings, papers, codes(data.column("identity")), texts(data, "id"), result)
+        bench = Bench(scorer, data, settings, papers, codes(data["identity"]), data["id"].to_numpy(), result)
         for benchmark, plan in planned.items():
             if plan.kind == "search":
                 _add_search(bench, benchmark, searches[benchmark])
@@ -101,7 +101,7 @@ def run(
 
 
 def _searches(
-    data: Manifest,
+    data: DataFrame,
     planned: Mapping[str, BenchmarkPlan],
     settings: EvalSettings,
 ) -> tuple[dict[str, Search], list[str]]:
@@ -113,7 +113,7 @@ def _searches(
     for name, plan in planned.items():
         if plan.kind == "search":
             search = Search.of(data, *plan.sides)
-            searches[name], lost = answerable(search, name, data.column("id"), skip=settings.on_error == "skip")
+            searches[name], lost = answerable(search, name, data["id"], skip=settings.on_error == "skip")
             notes += lost
     return searches, notes
 
@@ -138,7 +138,7 @@ class Bench:
     """
 
     scorer: Scorer
-    data: Manifest
+    data: DataFrame
     settings: EvalSettings
     papers: Mapping[tuple[str, str], float]
     identity: Ints
@@ -194,13 +194,13 @@ def _add_pairs(bench: Bench, name: str, plan: BenchmarkPlan) -> None:
     by = BENCHMARKS[name].by
     if by is None:
         return
-    kinds = texts(bench.data, by)[a]
-    names = [kind for kind in dict.fromkeys(kinds.tolist()) if kind is not None]
+    kinds = bench.data[by][a]
+    names = kinds.dropna().unique()
     if len(names) < 2:
         return
     rows = []
     for kind in names:
-        is_kind = kinds == kind
+        is_kind = (kinds == kind).to_numpy()
         rows.append(_pair_values(bench, f"{name}, {kind}", scores[is_kind], same[is_kind], a[is_kind]))
         bench.result.rows.append({"dataset": f"{name}, {kind}", **rows[-1]})
     means = {column: average([row[column] for row in rows], independent=False) for column in rows[0]}

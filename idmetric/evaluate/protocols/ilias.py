@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from idmetric.evaluate.protocols.common.columns import Array, Ints, free, known, named, texts
+from idmetric.evaluate.protocols.common.columns import Array, Ints, known, own
 from idmetric.evaluate.protocols.common.intervals import mean
 from idmetric.evaluate.protocols.common.protocol import Protocol
 from idmetric.evaluate.protocols.common.ranked import Found, Search, answerable, blocks, query_items, ranking
@@ -36,7 +36,7 @@ from idmetric.evaluate.settings import Checked, option
 from idmetric.evaluate.statistics.ranking import average_precision, precision_at_1, recall_at_k
 
 if TYPE_CHECKING:
-    from idmetric.data.old_manifest.table import Manifest
+    from pandas import DataFrame
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ EDGES: dict[str, tuple[float, ...]] = {
 
 
 def run(
-    data: Manifest,
+    data: DataFrame,
     models: Models,
     settings: EvalSettings = EvalSettings(),
     options: ILIASOptions = ILIASOptions(),
@@ -79,23 +79,23 @@ def run(
     return results
 
 
-def search_of(data: Manifest, skip: bool = False) -> tuple[Search, list[str]]:
+def search_of(data: DataFrame, skip: bool = False) -> tuple[Search, list[str]]:
     """The search of all queries with a positive, and a note on the others."""
-    split = texts(data, "split", "")
+    split = data["split"].fillna("")
     queries = np.flatnonzero(split == "query")
     gallery = np.flatnonzero(split == "gallery")
     if not len(queries) or not len(gallery):
-        splits = ", ".join(map(repr, dict.fromkeys(split)))
+        splits = ", ".join(map(repr, split.unique()))
         raise ValueError(f"splits 'query' and 'gallery' are needed (idmetric data import ilias); there are {splits}")
-    unnamed = int((~named(data)[queries]).sum())
+    unnamed = int(data["identity"][queries].isna().sum())
     if unnamed:
         raise ValueError(f"{unnamed} queries have no identity")
-    return answerable(Search.of(data, queries, gallery), "ILIAS", data.column("identity"), skip=skip)
+    return answerable(Search.of(data, queries, gallery), "ILIAS", data["identity"], skip=skip)
 
 
 def _measure(
     scorer: Scorer,
-    data: Manifest,
+    data: DataFrame,
     search: Search,
     settings: EvalSettings,
     k: int,
@@ -109,7 +109,7 @@ def _measure(
     group_of: dict[str, Ints] = {}  # breakdown -> group of each gallery image
     by_group: dict[tuple[str, int], Array] = {}  # breakdown and group -> AP of each query
     for name, edges in EDGES.items():
-        group_of[name] = _binned(free(data, name), edges)[search.gallery]
+        group_of[name] = _binned(own(data, name), edges)[search.gallery]
         for group in range(len(edges) + 1):
             by_group[name, group] = np.full(len(owner), np.nan)
 
@@ -156,7 +156,7 @@ def _label(breakdown: str, group: int) -> str:
 
 def _categories(
     precision: Array,
-    data: Manifest,
+    data: DataFrame,
     search: Search,
     settings: EvalSettings,
     column: str,
@@ -168,8 +168,8 @@ def _categories(
     sums = np.bincount(object_of.ravel(), precision)
     means = sums / np.bincount(object_of.ravel())
     rows = search.queries[first_queries]
-    domain = texts(data, "domain")[rows]
-    category = texts(data, "category")[rows]
+    domain = data["domain"].to_numpy()[rows]
+    category = data["category"].to_numpy()[rows]
     subcategory = np.empty(len(rows), object)
     for number, names in enumerate(zip(domain, category, strict=True)):
         subcategory[number] = None if None in names else "-".join(names)

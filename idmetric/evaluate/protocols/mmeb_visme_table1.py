@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from idmetric.data.importers.mmeb_sets import SETS
-from idmetric.data.old_manifest.lineage import image_keys
-from idmetric.evaluate.protocols.common.columns import Ints
+from idmetric.data.split import image_keys
+from idmetric.evaluate.protocols.common.columns import Ints, own
 from idmetric.evaluate.protocols.common.first_choice import Benchmark, Questions, measure_sets, reads_words
 from idmetric.evaluate.protocols.common.intervals import codes
 from idmetric.evaluate.protocols.common.paper_numbers import PAPER_HELP, rows, visme_row
@@ -31,7 +31,7 @@ from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, bin
 from idmetric.evaluate.settings import Checked, option
 
 if TYPE_CHECKING:
-    from idmetric.data.old_manifest.table import Manifest
+    from pandas import DataFrame
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,11 @@ class MMEBOptions(Checked):
 
 
 MMEB = Benchmark("MMEB", SETS, {})
-COLUMN = "x_candidates"
+COLUMN = "candidates"
 
 
 def run(
-    data: Manifest,
+    data: DataFrame,
     models: Models,
     settings: EvalSettings = EvalSettings(),
     options: MMEBOptions = MMEBOptions(),
@@ -66,15 +66,16 @@ def run(
             "use a VisIDEmbed or dual:REPO"
         )
 
-    data = data.replace(group=data.column("id"))  # candidates of a group do not need each other
+    data = data.assign(group=data["id"])  # candidates of a group do not need each other
     skip = settings.on_error == "skip"
 
-    def needed(manifest: Manifest) -> Ints:
+    def needed(manifest: DataFrame) -> Ints:
         sets, _ = ask(manifest, skip)
         return np.unique(np.concatenate([questions.rows() for questions in sets]))
 
-    def words(manifest: Manifest) -> dict[int, str]:
-        return {row: text for row, text in enumerate(manifest.column("text")) if text}
+    def words(manifest: DataFrame) -> dict[int, str]:
+        texts: dict[int, str] = manifest["text"].dropna().to_dict()
+        return texts
 
     bound = bind(data, models, settings, needed, words)
     sets, notes = ask(bound.manifest, skip)
@@ -86,7 +87,7 @@ def run(
     return results
 
 
-def ask(data: Manifest, skip: bool = False) -> tuple[list[Questions], list[str]]:
+def ask(data: DataFrame, skip: bool = False) -> tuple[list[Questions], list[str]]:
     """The questions of each data set of a manifest from `idmetric data import mmeb`, and notes on those left out.
 
     Queries of one image are one unit of intervals.
@@ -99,19 +100,16 @@ def ask(data: Manifest, skip: bool = False) -> tuple[list[Questions], list[str]]
     """
     from idmetric.data.importers.mmeb import candidate_id
 
-    row_of = {name: row for row, name in enumerate(data.column("id"))}
-    datasets = [name or "" for name in data.column("dataset")]
-    splits = [name or "" for name in data.column("split")]
+    row_of = {name: row for row, name in enumerate(data["id"])}
+    datasets = data["dataset"].fillna("")
+    splits = data["split"].fillna("")
     units = codes(image_keys(data))
 
     queries: dict[str, list[int]] = defaultdict(list)  # data set -> rows
     candidates: dict[str, list[Ints]] = defaultdict(list)  # data set -> rows for each of its queries
     lost: Counter[str] = Counter()
-    numbers, ends = _candidate_numbers(data)
-    for row in np.flatnonzero(np.diff(ends)).tolist():
-        ids = []
-        for number in numbers[ends[row] : ends[row + 1]].tolist():
-            ids.append(candidate_id(datasets[row], splits[row], number))
+    for row, numbers in _candidate_numbers(data).items():
+        ids = [candidate_id(datasets[row], splits[row], number) for number in numbers.tolist()]
         missing = [candidate for candidate in ids if candidate not in row_of]
         if missing and not skip:
             raise ValueError(f"a query lists the candidate {missing[0]}, which has no row in the manifest")
@@ -145,21 +143,23 @@ def ask(data: Manifest, skip: bool = False) -> tuple[list[Questions], list[str]]
     return sets, notes
 
 
-def _candidate_numbers(data: Manifest) -> tuple[Ints, Ints]:
-    """The numbers of all queries' candidates, and where each row's begin (N + 1,); no Python object for each number."""
-    import pyarrow as pa
-
-    if COLUMN not in data.table.column_names:
+def _candidate_numbers(data: DataFrame) -> dict[int, Ints]:
+    """Row of each query -> the numbers of its candidates."""
+    if not {COLUMN, f"x_{COLUMN}"}.intersection(data):
         raise ValueError(f"no column {COLUMN}: make the manifest by idmetric data import mmeb, of an evaluation table")
-    column = data.table[COLUMN]
-    try:
-        lists = column.cast(pa.list_(pa.int64())).combine_chunks()
-    except pa.ArrowException as error:
-        raise ValueError(
-            f"column {COLUMN} holds {column.type} instead of lists of whole numbers: keep manifests of MMEB as Parquet"
-        ) from error
-    numbers = lists.values.to_numpy(zero_copy_only=False)
-    return numbers, lists.offsets.to_numpy(zero_copy_only=False)
+    numbers_of: dict[int, Ints] = {}
+    for row, value in enumerate(own(data, COLUMN)):
+        if value is None:
+            continue
+        numbers = np.asarray(value)
+        if numbers.ndim != 1 or (len(numbers) and numbers.dtype.kind not in "iu"):
+            raise ValueError(
+                f"row {row + 1}, column {COLUMN}: {value!r:.50} instead of a list of whole numbers: keep manifests of "
+                "MMEB as Parquet"
+            )
+        if len(numbers):
+            numbers_of[row] = numbers
+    return numbers_of
 
 
 PROTOCOL = Protocol(

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from idmetric.data.old_manifest.lineage import image_keys
-from idmetric.evaluate.protocols.common.columns import Group, Ints, Truths
+from idmetric.data.split import image_keys
+from idmetric.evaluate.protocols.common.columns import Group, Ints, Truths, known
 from idmetric.evaluate.protocols.common.first_choice import Benchmark, Questions, measure_sets, reads_words
 from idmetric.evaluate.protocols.common.intervals import codes, owners
 from idmetric.evaluate.protocols.common.paper_numbers import PAPER_HELP, rows, visme_row
@@ -32,7 +32,7 @@ from idmetric.evaluate.settings import Checked, option
 from idmetric.metric.visid.config import TASKS
 
 if TYPE_CHECKING:
-    from idmetric.data.old_manifest.table import Manifest
+    from pandas import DataFrame
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ _RANKED = ("candidate", "positive", "negative")
 
 
 def run(
-    data: Manifest,
+    data: DataFrame,
     models: Models,
     settings: EvalSettings = EvalSettings(),
     options: MVEBOptions = MVEBOptions(),
@@ -95,35 +95,29 @@ def run(
     return results
 
 
-def instructed(data: Manifest, sets: Sequence[Questions]) -> dict[int, str]:
+def instructed(data: DataFrame, sets: Sequence[Questions]) -> dict[int, str]:
     """Row -> the text for a model that takes instructions; rows without an entry get its default.
 
     A query has its own text, or else its meta-task's instruction; a candidate has its own text.
     """
-    text = data.column("text")
     words: dict[int, str] = {}
     for questions in sets:
         if questions.task is not None:
             words |= dict.fromkeys(questions.queries.tolist(), TASKS[INSTRUCTIONS[questions.task]])
-        for row in questions.rows().tolist():
-            if text[row]:
-                words[row] = text[row]
+        words |= data["text"][questions.rows()].dropna().to_dict()
     return words
 
 
-def edits(data: Manifest, sets: Sequence[Questions]) -> dict[int, str]:
+def edits(data: DataFrame, sets: Sequence[Questions]) -> dict[int, str]:
     """Row -> the text for a dual encoder, of queries of Identity Editing alone (VisME, 5.2)."""
-    text = data.column("text")
     words: dict[int, str] = {}
     for questions in sets:
         if questions.task == "ID-Edit":
-            for row in questions.queries.tolist():
-                if text[row]:
-                    words[row] = text[row]
+            words |= data["text"][questions.queries].dropna().to_dict()
     return words
 
 
-def ask(data: Manifest, tasks: Mapping[str, str]) -> tuple[list[Questions], list[str]]:
+def ask(data: DataFrame, tasks: Mapping[str, str]) -> tuple[list[Questions], list[str]]:
     """The questions of each data set of a manifest, and notes on rows that were left out.
 
     Args:
@@ -136,12 +130,12 @@ def ask(data: Manifest, tasks: Mapping[str, str]) -> tuple[list[Questions], list
     """
     groups_of: dict[str, dict[Group, list[int]]] = defaultdict(lambda: defaultdict(list))
     outside: dict[str, int] = defaultdict(int)
-    columns = [data.column(name) for name in ("dataset", "group", "split", "slot")]
-    for row, (dataset, group, split, slot) in enumerate(zip(*columns, strict=True)):
+    columns = data[["dataset", "group", "split", "slot"]].fillna({"dataset": "all"})
+    for row, dataset, group, split, slot in columns.itertuples():
         if slot == "query" or slot in _RANKED:
-            groups_of[dataset or "all"][group, split].append(row)  # groups of one name in two splits are two
+            groups_of[dataset][group, split].append(row)  # groups of one name in two splits are two
         else:
-            outside[dataset or "all"] += 1
+            outside[dataset] += 1
 
     notes = []
     for name, count in outside.items():
@@ -159,16 +153,16 @@ def ask(data: Manifest, tasks: Mapping[str, str]) -> tuple[list[Questions], list
 
 
 def _questions(
-    data: Manifest,
+    data: DataFrame,
     dataset: str,
     task: str | None,
     groups: Sequence[Sequence[int]],
     notes: list[str],
 ) -> Questions | None:
     """Queries with their own candidates; if none has a wrong candidate, with all targets of the set."""
-    slot = data.column("slot")
-    label = data.column("label")
-    name = data.column("identity")
+    slot = data["slot"].tolist()
+    label = known(data["label"].to_numpy())
+    name = data["identity"].tolist()
 
     def is_right(query: int, row: int) -> bool:
         if slot[row] in ("positive", "negative"):
@@ -220,14 +214,14 @@ def _questions(
 
 
 def _pooled(
-    data: Manifest,
+    data: DataFrame,
     dataset: str,
     task: str | None,
     queries: Sequence[int],
     candidates: Sequence[Ints],
 ) -> Questions:
     """Questions that rank all targets; right are a query's own targets and those of its identity."""
-    identity = codes(data.column("identity"))
+    identity = codes(data["identity"])
     for query, targets in zip(queries, candidates, strict=True):
         if identity[query] < 0:
             identity[query] = identity.max() + 1
@@ -260,18 +254,18 @@ def _tasks(options: MVEBOptions) -> dict[str, str]:
     return tasks
 
 
-def _bind(data: Manifest, models: Models, settings: EvalSettings, tasks: Mapping[str, str]) -> Bound:
+def _bind(data: DataFrame, models: Models, settings: EvalSettings, tasks: Mapping[str, str]) -> Bound:
     """Models bound to the questions, each with the texts that it takes."""
 
-    def needed(manifest: Manifest) -> Ints:
+    def needed(manifest: DataFrame) -> Ints:
         sets, _ = ask(manifest, tasks)
         return np.unique(np.concatenate([questions.rows() for questions in sets]))
 
-    def instructions_of(manifest: Manifest) -> dict[int, str]:
+    def instructions_of(manifest: DataFrame) -> dict[int, str]:
         sets, _ = ask(manifest, tasks)
         return instructed(manifest, sets)
 
-    def edits_of(manifest: Manifest) -> dict[int, str]:
+    def edits_of(manifest: DataFrame) -> dict[int, str]:
         sets, _ = ask(manifest, tasks)
         return edits(manifest, sets)
 

@@ -31,7 +31,7 @@ from idmetric.evaluate.protocols.common.table_columns import Column
 from idmetric.evaluate.settings import Checked, option
 
 if TYPE_CHECKING:
-    from idmetric.data.old_manifest.table import Manifest
+    from pandas import DataFrame
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ PAPER_ENGINES = {*GROUPS["fill"], *GROUPS["unseen canny"]}
 
 
 def run(
-    data: Manifest,
+    data: DataFrame,
     models: Models,
     settings: EvalSettings = EvalSettings(),
     options: NearIDOptions = NearIDOptions(),
@@ -77,7 +77,7 @@ def run(
     bound = bind(data, models, settings)
     samples, parts = _samples(bound.manifest)
     notes = []
-    splits = sorted(set(bound.manifest.column("split")) - {None, ""})
+    splits = sorted(bound.manifest["split"].dropna().unique())
     if splits not in ([], ["test"]):
         notes.append(f"measured on the split {', '.join(splits)}; the paper's numbers are of test (--split)")
     about = {**settings.as_dict(), "released_pa": options.released_pa}
@@ -88,11 +88,11 @@ def run(
     return results
 
 
-def _samples(data: Manifest) -> tuple[Matched, Matched]:
+def _samples(data: DataFrame) -> tuple[Matched, Matched]:
     """Samples against distractors and identity-edits, and against part-edits; ValueError if none has a margin."""
-    engine = data.column("engine")
-    samples = matched(data, ("distractor", "identity-edit"), lambda row: engine[row] or "unnamed")
-    parts = matched(data, ("part-edit",), lambda row: PART_EDITS).of_edited_views()
+    engines = data["engine"].fillna("unnamed").tolist()
+    samples = matched(data, ("distractor", "identity-edit"), engines)
+    parts = matched(data, ("part-edit",), [PART_EDITS] * len(data)).of_edited_views()
     if not len(samples) and not len(parts):
         raise ValueError(
             "no distractors or part-edits of known views: give rows of these roles with an identity's view as parent"
@@ -106,7 +106,7 @@ def _samples(data: Manifest) -> tuple[Matched, Matched]:
 
 def _measure(
     scorer: Scorer,
-    data: Manifest,
+    data: DataFrame,
     samples: Matched,
     parts: Matched,
     settings: EvalSettings,

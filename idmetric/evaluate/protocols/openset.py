@@ -21,9 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths, listed, named, texts
+from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths, listed
 from idmetric.evaluate.protocols.common.intervals import SHARE, any_statistic, averages
 from idmetric.evaluate.protocols.common.protocol import Protocol
 from idmetric.evaluate.protocols.common.ranked import Search, measure
@@ -37,7 +36,7 @@ from idmetric.metric.ties import comparable
 from idmetric.scoring.calibration import SEARCH_RATE
 
 if TYPE_CHECKING:
-    from idmetric.data.old_manifest.table import Manifest
+    from pandas import DataFrame, Series
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ ORACLE, EVERY = "oracle", "every"
 
 
 def run(
-    data: Manifest,
+    data: DataFrame,
     models: Models,
     settings: EvalSettings = EvalSettings(),
     options: OpenSetOptions = OpenSetOptions(),
@@ -89,7 +88,9 @@ def run(
         ValueError: if no query shows an identity of the gallery.
         CalibrationError: for a calibration of another model or distance.
     """
-    with_identity = data.take(named(data))
+    from idmetric.data.manifest import take  # loads pandas, which the help does without
+
+    with_identity = take(data, data["identity"].notna())
     _searches(with_identity, options, settings.seed)  # before anything is embedded
     thresholds = {name: _thresholds(model, settings, options) for name, model in models.items()}
     bound = bind(with_identity, models, settings)
@@ -122,20 +123,19 @@ def _thresholds(model: Any, settings: EvalSettings, options: OpenSetOptions) -> 
     return {label: similarity}, [f"threshold {label}: similarity {similarity:.3f} ({limit.source})"]
 
 
-def _searches(data: Manifest, options: OpenSetOptions, seed: int) -> tuple[dict[str, Search], list[str]]:
+def _searches(data: DataFrame, options: OpenSetOptions, seed: int) -> tuple[dict[str, Search], list[str]]:
     """The search of each dataset, and notes on images that are not queried and datasets that are left out."""
-    names = texts(data, "dataset", "")
-    split = texts(data, "split", "")
-    in_gallery = np.isin(split, GALLERY)
-    is_query = np.isin(split, QUERY)
+    names = data["dataset"].fillna("")
+    in_gallery = data["split"].isin(GALLERY).to_numpy()
+    is_query = data["split"].isin(QUERY).to_numpy()
     share = options.unknown
     searches = {}
     notes: list[str] = []
     if share is None and not (in_gallery.any() and is_query.any()):
         share = 0.5
-        notes += _undivided(split)
+        notes += _undivided(data["split"].dropna())
 
-    for name in dict.fromkeys(names):
+    for name in names.unique():
         rows = np.flatnonzero(names == name)
         whole = Search.of(data, rows, rows)
         if share is None:
@@ -154,12 +154,12 @@ def _searches(data: Manifest, options: OpenSetOptions, seed: int) -> tuple[dict[
     return searches, notes
 
 
-def _undivided(split: NDArray[Any]) -> list[str]:
+def _undivided(splits: Series) -> list[str]:
     """A note on splits that are not a gallery and its queries; ValueError if they are one of both alone."""
-    there = listed(map(repr, sorted({*split} - {""})))
+    there = listed(map(repr, sorted(splits.unique())))
     if not there:
         return []
-    if np.isin(split, ("query", "gallery")).any():
+    if splits.isin(("query", "gallery")).any():
         raise ValueError(
             f"the splits {there} are not a gallery ({', '.join(GALLERY)}) and its queries ({', '.join(QUERY)}): rename "
             "them, or draw the queries by chance: --unknown 0.5"
@@ -168,7 +168,7 @@ def _undivided(split: NDArray[Any]) -> list[str]:
 
 
 def _answerable(
-    data: Manifest,
+    data: DataFrame,
     search: Search,
     name: str,
     is_drawn: bool,
@@ -186,7 +186,7 @@ def _answerable(
         identities, first_rows = np.unique(gallery_identity, return_index=True)
         alone = search.gallery[first_rows[~np.isin(identities, query_identity)]]
         if len(alone):
-            listed_names = listed(data.take(alone).column("identity"))
+            listed_names = listed(data["identity"][alone])
             notes.append(
                 f"{len(alone)} known identities{of_name} have a single image, which is searched but not queried: "
                 f"{listed_names}"
@@ -247,7 +247,7 @@ def nearest(scorer: Scorer, search: Search) -> tuple[Ints, Array]:
 
 def _measure(
     scorer: Scorer,
-    data: Manifest,
+    data: DataFrame,
     dataset: str,
     search: Search,
     thresholds: Mapping[str, float],
@@ -259,8 +259,8 @@ def _measure(
     identity = search.identity[search.queries]
     is_known = search.positives() > 0
     is_right = is_known & (search.identity[nearest_rows] == identity)
-    ids = texts(data, "id")
-    names = texts(data, "identity")
+    ids = data["id"].to_numpy()
+    names = data["identity"].to_numpy()
     result.keep(
         "queries",
         dataset=[dataset] * len(score),

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from idmetric.evaluate.protocols.common.columns import Ints, listed, named, parameters, texts
+from idmetric.evaluate.protocols.common.columns import Ints, listed, parameters
 from idmetric.evaluate.protocols.common.intervals import average, mean
 from idmetric.evaluate.protocols.common.paper_numbers import PAPER_HELP, printed, row_of, rows
 from idmetric.evaluate.protocols.common.protocol import Protocol
@@ -34,7 +34,7 @@ from idmetric.evaluate.settings import Checked, option
 from idmetric.evaluate.statistics.ranking import average_precision, precision_at_1, trapezoid_average_precision
 
 if TYPE_CHECKING:
-    from idmetric.data.old_manifest.table import Manifest
+    from pandas import DataFrame
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ REVISITED = ("roxford", "rparis")
 
 
 def run(
-    data: Manifest,
+    data: DataFrame,
     models: Models,
     settings: EvalSettings = EvalSettings(),
     options: RetrievalOptions = RetrievalOptions(),
@@ -88,22 +88,23 @@ def run(
     return results
 
 
-def tasks(data: Manifest, skip: bool = False) -> tuple[dict[str, Search], list[str]]:
+def tasks(data: DataFrame, skip: bool = False) -> tuple[dict[str, Search], list[str]]:
     """The search of each dataset, and notes on queries that were left out; see this module's docstring."""
-    names = texts(data, "dataset", "all")
-    parts = list(map(_part, data.column("slot"), data.column("split")))
-    is_query = np.array([part == "query" for part in parts], dtype=bool)
-    in_gallery = np.array([part == "gallery" for part in parts], dtype=bool)
-    has_identity = named(data)
+    names = data["dataset"].fillna("all")
+    part = data["slot"].map({"query": "query", "candidate": "gallery"})
+    part = part.where(data["slot"].notna(), data["split"])  # rows without a slot are of their split
+    is_query = part == "query"
+    in_gallery = part == "gallery"
+    has_identity = data["identity"].notna()
     searches = {}
     notes: list[str] = []
-    for name in dict.fromkeys(names):
+    for name in names.unique():
         is_own = names == name
         queries = np.flatnonzero(is_own & is_query)
         gallery = np.flatnonzero(is_own & in_gallery)
         has_parts = bool(len(queries) or len(gallery))
         if not has_parts:  # every image searches all others
-            other_splits = sorted({*texts(data, "split", "")[is_own]} - {""})
+            other_splits = sorted(data["split"][is_own].dropna().unique())
             if other_splits:
                 notes.append(
                     f"dataset {name}: no split of {listed(other_splits)} is query or gallery: all images search all"
@@ -114,7 +115,7 @@ def tasks(data: Manifest, skip: bool = False) -> tuple[dict[str, Search], list[s
             missing = "queries (slot or split 'query')"
             if len(queries):
                 missing = "gallery (slot 'candidate', split 'gallery')"
-            splits = ", ".join(map(repr, dict.fromkeys(texts(data, "split")[is_own])))
+            splits = ", ".join(map(repr, data["split"][is_own].unique()))
             raise ValueError(f"dataset {name}: no {missing}; there are the splits {splits}")
         unnamed = int((~has_identity[queries]).sum())
         if unnamed:
@@ -123,23 +124,16 @@ def tasks(data: Manifest, skip: bool = False) -> tuple[dict[str, Search], list[s
         search = Search.of(data, queries, gallery)
         search = replace(search, ignored=_ignored(data, queries))
         skip_lost = skip or not has_parts
-        searches[name], lost = answerable(search, f"dataset {name}", data.column("identity"), skip=skip_lost)
+        searches[name], lost = answerable(search, f"dataset {name}", data["identity"], skip=skip_lost)
         notes += lost
     return searches, notes
 
 
-def _part(slot: str | None, split: str | None) -> str | None:
-    """Whether a row is a "query" or in the "gallery", by its slot, else its split; None for neither."""
-    if slot is not None:
-        return {"query": "query", "candidate": "gallery"}.get(slot)
-    return split if split in ("query", "gallery") else None
-
-
-def _ignored(data: Manifest, queries: Ints) -> dict[int, list[int]]:
+def _ignored(data: DataFrame, queries: Ints) -> dict[int, list[int]]:
     """Query row -> rows that do not count for it."""
-    from idmetric.data.old_manifest.schema import text_of  # needs pyarrow, which the help does not
+    from idmetric.data.manifest import text_of  # loads pandas, which the help does without
 
-    row_of: dict[str | None, int] = {name: row for row, name in enumerate(data.column("id"))}
+    row_of = {name: row for row, name in enumerate(data["id"])}
     about = parameters(data)
     ignored: dict[int, list[int]] = {}
     for row in queries.tolist():
@@ -152,7 +146,7 @@ def _ignored(data: Manifest, queries: Ints) -> dict[int, list[int]]:
         for name in names:
             try:
                 ignored[row].append(row_of[text_of(name)])
-            except (KeyError, TypeError):
+            except (KeyError, TypeError, ValueError):
                 raise ValueError(f"row {row + 1}: x_ignore names {name!r}, but no row has this id") from None
     return ignored
 

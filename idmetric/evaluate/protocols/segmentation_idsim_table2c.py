@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.evaluate.protocols.common import intervals
-from idmetric.evaluate.protocols.common.columns import texts
 from idmetric.evaluate.protocols.common.paper_numbers import printed, row_of
 from idmetric.evaluate.protocols.common.protocol import Protocol
 from idmetric.evaluate.protocols.common.result import Result, Row, Value
@@ -32,7 +31,8 @@ from idmetric.evaluate.settings import Checked, option
 from idmetric.evaluate.statistics import segmentation as measures
 
 if TYPE_CHECKING:
-    from idmetric.data.old_manifest.table import Manifest
+    from pandas import DataFrame
+
     from idmetric.evaluate.protocols.segmentation.search import Segmentation
 
 
@@ -62,7 +62,7 @@ COLUMNS = {
 
 
 def run(
-    data: Manifest,
+    data: DataFrame,
     models: Models,
     settings: EvalSettings = EvalSettings(),
     options: SegmentationOptions = SegmentationOptions(),
@@ -73,12 +73,13 @@ def run(
         ValueError: if no identity has a reference and a target with masks, a model has no patches, or
             settings.look shows subjects alone.
     """
+    from idmetric.data.manifest import take
     from idmetric.evaluate.protocols.segmentation import persam
     from idmetric.evaluate.protocols.segmentation.search import search, tasks
 
     if settings.look.masked:
         raise ValueError("subjects are located in whole images: leave --subject out")
-    real = data.take(texts(data, "role") == "real")
+    real = take(data, data["role"] == "real")
     tasks(real, settings, options.others)  # before anything is embedded
     about = {**settings.as_dict(), "distance": "patch"}
     about["others"] = "all" if options.others is None else options.others
@@ -89,7 +90,7 @@ def run(
 
     bound = bind(real, models, replace(settings, distance="patch"))
     all_tasks, notes = tasks(bound.manifest, settings, options.others)
-    is_pods = set(data.column("dataset")) == {"pods"}
+    is_pods = bool((data["dataset"] == "pods").all())
     results = []
     for scorer, result in bound.results("segmentation", about, notes):
         methods = search(

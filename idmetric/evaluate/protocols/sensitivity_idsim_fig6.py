@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from idmetric.evaluate.protocols.common.columns import Array, free, groups, parameters
+from idmetric.evaluate.protocols.common.columns import Array, groups, own, parameters
 from idmetric.evaluate.protocols.common.intervals import resampled_mean, student_mean
 from idmetric.evaluate.protocols.common.protocol import Protocol
 from idmetric.evaluate.protocols.common.result import Result, Row, Value
@@ -39,7 +39,7 @@ from idmetric.evaluate.settings import Checked, option
 from idmetric.evaluate.statistics.sensitivity import Regression, fits
 
 if TYPE_CHECKING:
-    from idmetric.data.old_manifest.table import Manifest
+    from pandas import DataFrame
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Cell:
     identity_change: float
 
 
-def cells(data: Manifest) -> list[Cell]:
+def cells(data: DataFrame) -> list[Cell]:
     """The cells of all edit grids of a manifest, in its order; the anchors have no change.
 
     Raises:
@@ -102,7 +102,7 @@ def cells(data: Manifest) -> list[Cell]:
             change = changes[row]
             if "factor" not in change:
                 raise ValueError(
-                    f"row {row + 1}: no factor: say which context was changed, or {NONE!r} (column x_factor)"
+                    f"row {row + 1}: no factor: say which context was changed, or {NONE!r} (column factor)"
                 )
             cell = Cell(
                 row=row,
@@ -116,19 +116,19 @@ def cells(data: Manifest) -> list[Cell]:
 
     if not grid:
         raise ValueError(
-            "no edit grids: rows with slot candidate and x_factor, x_factor_change, x_identity_change, in the group of "
-            "an anchor"
+            "no edit grids: rows with slot candidate and factor, factor_change, identity_change, in the group of an "
+            "anchor"
         )
     return sorted(grid, key=lambda cell: cell.row)
 
 
-def _changes(data: Manifest) -> list[dict[str, Any]]:
+def _changes(data: DataFrame) -> list[dict[str, Any]]:
     """The factor and the changes of each row, of its columns or else its parameters; without the absent ones."""
     changes: list[dict[str, Any]] = []
     for values in parameters(data):
         changes.append({name: values[name] for name in _COLUMNS if values.get(name) is not None})
     for name in _COLUMNS:
-        for row, value in enumerate(free(data, name)):
+        for row, value in enumerate(own(data, name)):
             if value not in (None, ""):
                 changes[row][name] = value
     return changes
@@ -160,7 +160,7 @@ def _number(value: Any, name: str, row: int) -> float:
 
 
 def run(
-    data: Manifest,
+    data: DataFrame,
     models: Models,
     settings: EvalSettings = EvalSettings(),
     options: SensitivityOptions = SensitivityOptions(),
@@ -170,10 +170,12 @@ def run(
     Raises:
         ValueError: naming a row without changes, or an instance with a degenerate grid.
     """
+    from idmetric.data.manifest import take  # loads pandas, which the help does without
+
     grid = cells(data)
     _factors(grid)  # before anything is embedded
     used_rows = np.unique([(cell.row, cell.anchor) for cell in grid])
-    bound = bind(data.take(used_rows), models, settings)
+    bound = bind(take(data, used_rows), models, settings)
     grid = cells(bound.manifest)
     if options.rescale:
         grid = rescaled(grid)

@@ -34,7 +34,7 @@ from idmetric.evaluate.report.verdict import verdict
 from idmetric.metric.ties import comparable
 
 if TYPE_CHECKING:
-    from idmetric.data.old_manifest.table import Manifest
+    from pandas import DataFrame
 
 Items = dict[str, list[Any]]  # columns of plain values
 LINES = 200  # of a list of items: the hardest
@@ -51,7 +51,7 @@ PLOT_CAPTIONS = {
 }  # fmt: skip
 
 
-def eval_page(results: Sequence[Result], data: Manifest | None = None, pictures: PagePictures | None = None) -> str:
+def eval_page(results: Sequence[Result], data: DataFrame | None = None, pictures: PagePictures | None = None) -> str:
     """Make the page of models under a protocol.
 
     Args:
@@ -63,7 +63,7 @@ def eval_page(results: Sequence[Result], data: Manifest | None = None, pictures:
     """
     ids: dict[str, int] = {}
     if data is not None:
-        ids = {name: row for row, name in enumerate(data.column("id"))}
+        ids = {name: row for row, name in enumerate(data["id"])}
     tables: list[HardestItems] = []
     verdicts, albums = [], []
     for result in results:
@@ -382,7 +382,7 @@ def _pictures(
     tables: Sequence[HardestItems],
     albums: Sequence[MethodImages],
     ids: Mapping[str, int],
-    data: Manifest | None,
+    data: DataFrame | None,
     taken: PagePictures | None,
 ) -> dict[str, str]:
     """Return "p" and row -> picture of the listed images, without unreadable ones."""
@@ -404,8 +404,8 @@ def _pictures(
     page_pictures = taken or PagePictures(len(rows))
     pictures = {}
     for row in rows:
-        source = data.source(row)
-        uri = None if source is None else page_pictures.uri(source)
+        path = data["path"][row]
+        uri = None if path is None else page_pictures.uri(path)
         if uri is not None:
             pictures[f"p{row}"] = uri
     return pictures

@@ -8,12 +8,11 @@ draw_attention(models, {"anchor": "a.png", "positive": "b.png", "distractor": "c
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from idmetric.data.old_manifest.lineage import VIEW_ROLES, parent_rows
-from idmetric.data.old_manifest.table import Manifest
+from idmetric.data.split import VIEW_ROLES, parent_rows
 from idmetric.evaluate.report.attention import attention_maps
 from idmetric.evaluate.report.figure import new_figure, save_figure
 from idmetric.metric.embedder import Embedder
@@ -22,13 +21,16 @@ from idmetric.metric.heatmap import overlay
 from idmetric.metric.images import ImageLike, read_image
 from idmetric.stream import embedding_of, items_of_images
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
 IDENTITIES = 7  # NearID, Fig. 5
 _NEAR_ROLES = ("distractor", "identity-edit", "part-edit")  # drawn as crosses: part-edits are other identities too
 
 
 def draw_near_identity(
     metrics: Mapping[str, Embedder],
-    manifest: Manifest,
+    manifest: DataFrame,
     path: StrPath,
     *,
     identities: int = IDENTITIES,
@@ -53,8 +55,7 @@ def draw_near_identity(
     rows = np.concatenate([views + distractors for views, distractors in groups])
     number_of = np.repeat(np.arange(len(groups)), [len(views) + len(distractors) for views, distractors in groups])
     is_view = np.concatenate([np.isin(views + distractors, views) for views, distractors in groups])
-    images = [manifest.image(row) for row in rows.tolist()]
-    items = items_of_images(images, [None] * len(images))
+    items = items_of_images(list(manifest["path"][rows]), [None] * len(rows))
 
     figure, axes = new_figure(1, len(metrics))
     for panel, (name, metric) in zip(axes, metrics.items(), strict=True):
@@ -69,13 +70,13 @@ def draw_near_identity(
     save_figure(figure, path)
 
 
-def _choose(manifest: Manifest, count: int) -> list[tuple[list[int], list[int]]]:
+def _choose(manifest: DataFrame, count: int) -> list[tuple[list[int], list[int]]]:
     """The views of the first `count` identities with two, and the near-identity images made from them."""
-    names = manifest.column("identity")
+    names = manifest["identity"].tolist()
     parents = parent_rows(manifest)
     views: dict[str | None, list[int]] = {}
     distractors: dict[str | None, list[int]] = {}
-    for row, role in enumerate(manifest.column("role")):
+    for row, role in enumerate(manifest["role"]):
         if role in VIEW_ROLES and names[row] is not None:
             views.setdefault(names[row], []).append(row)
         elif role in _NEAR_ROLES and parents[row] >= 0:

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from idmetric.data.old_manifest.table import Manifest, ManifestError
+from idmetric.data.manifest import ManifestError
 from idmetric.train.batches import Pictures, batch_rows, fingerprint, generator, rows_in, share
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 Rows = NDArray[np.int64]
 SLOTS = ("anchor", "positive", "negative")
@@ -58,27 +62,23 @@ class Triplets:
         return [anchor, positive, negative]
 
 
-def read_triplets(data: Manifest, splits: Sequence[str]) -> Triplets:
+def read_triplets(data: DataFrame, splits: Sequence[str]) -> Triplets:
     """The triplets in the rows of these splits: groups with slots anchor, positive and negative."""
-    names = data.column("group")
-    slots = data.column("slot")
     groups: dict[str, dict[str, list[int]]] = defaultdict(lambda: {slot: [] for slot in SLOTS})
-    for row in rows_in(data, splits).tolist():
-        if names[row] is not None and slots[row] in SLOTS:
-            groups[names[row]][slots[row]].append(row)
+    rows_of_splits = rows_in(data, splits)
+    columns = data.loc[rows_of_splits, ["group", "slot"]]
+    for row, group, slot in columns[columns["slot"].isin(SLOTS)].itertuples():
+        groups[group][slot].append(row)
     if not groups:
-        there = ", ".join(sorted({split or "(none)" for split in data.column("split")}))
+        there = ", ".join(sorted(data["split"].fillna("(none)").unique()))
         raise ManifestError(
             f"no triplets in split {splits[-1]} of {len(data)} rows: no group has the slots {', '.join(SLOTS)} there "
             f"(the splits are {there}); {_MAKE}"
         )
-    ids = data.column("id")
-    identities = data.column("identity")
-    roles = data.column("role")
-    numbers: dict[str, int] = {}
-    codes = [
-        -1 - row if name is None else numbers.setdefault(name, len(numbers)) for row, name in enumerate(identities)
-    ]
+    identities = data["identity"].tolist()
+    facts = data[["id", "identity", "role"]].to_numpy().tolist()
+    codes, _ = data["identity"].factorize()
+    codes = np.where(codes < 0, -1 - np.arange(len(data)), codes)
 
     rows = []
     others = {}
@@ -89,8 +89,8 @@ def read_triplets(data: Manifest, splits: Sequence[str]) -> Triplets:
         rows.append([anchors[0], positives[0], negatives[0]])
         if len(positives) > 1 or len(negatives) > 1:
             others[triplet] = np.array(positives, np.int64), np.array(negatives, np.int64)
-        digested.append([[(ids[row], identities[row], roles[row]) for row in group[slot]] for slot in SLOTS])
-    return Triplets(np.array(rows, np.int64), others, np.array(codes, np.int64), fingerprint(digested))
+        digested.append([[facts[row] for row in group[slot]] for slot in SLOTS])
+    return Triplets(np.array(rows, np.int64), others, codes, fingerprint(digested))
 
 
 def _check(name: str, group: dict[str, list[int]], identities: Sequence[str | None]) -> None:

@@ -20,15 +20,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from idmetric.data.old_manifest.table import Manifest, ManifestError
+from idmetric.data.manifest import ManifestError, take
 from idmetric.metric.checkpoints.format import revision_of
 from idmetric.metric.checkpoints.weights import load_state
 from idmetric.metric.idsim import IDSim, IDSimConfig
+from idmetric.metric.images import read_image
 from idmetric.metric.timm_models import fitted, read_weights, resample_positions
 from idmetric.train import augment, lora
 from idmetric.train.batches import (
@@ -53,13 +55,16 @@ from idmetric.train.processes import Processes
 from idmetric.train.recipe import Recipe, decisive, painted
 from idmetric.train.validate import validation
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
 
 class IDSimRecipe(Recipe):
     """The recipe of ID-Sim."""
 
     name = "idsim"
 
-    def __init__(self, config: IDSimTraining, data: Manifest, processes: Processes) -> None:
+    def __init__(self, config: IDSimTraining, data: DataFrame, processes: Processes) -> None:
         self.processes = processes
         triplets = read_triplets(data, TRAINING)
         self.config = config
@@ -69,10 +74,10 @@ class IDSimRecipe(Recipe):
         self.steps = config.epochs * steps_per_epoch(len(triplets), step_size)
         _check_identities(config, data, triplets)
         validated = read_triplets(data, VALIDATION) if len(rows_in(data, VALIDATION)) else None
-        self.held_out: Manifest | None = None
+        self.held_out: DataFrame | None = None
         if validated:
             check_held_out(data, triplets.used, validated.used)
-            self.held_out = data.take(validated.used)
+            self.held_out = take(data, validated.used)
         self.model = _model(config, processes)
         augmentation = partial(augment.idsim, size=self.model.image_size, interpolation=self.model.interpolation)
         pictures = Pictures.of(self.model, data, augmentation if config.augment else None)
@@ -152,12 +157,12 @@ class IDSimRecipe(Recipe):
 build = IDSimRecipe
 
 
-def _check_identities(config: IDSimTraining, data: Manifest, triplets: Triplets) -> None:
+def _check_identities(config: IDSimTraining, data: DataFrame, triplets: Triplets) -> None:
     """Refuse triplets that have no negatives for each other, if the batch gives negatives."""
     identities = np.unique(triplets.identity[triplets.rows[:, 0]])
     if config.negatives == "batch" and len(identities) == 1:
         raise ManifestError(
-            f"all {len(triplets)} triplets are of one identity, {data[int(triplets.rows[0, 0])].identity!r}, so a "
+            f"all {len(triplets)} triplets are of one identity, {data['identity'][triplets.rows[0, 0]]!r}, so a "
             "triplet has no other negatives in its batch: add triplets of other identities (`idmetric data mine "
             "triplets`), or choose --negatives single"
         )
@@ -206,24 +211,23 @@ def untrained(settings: IDSimConfig, weights: str, seed: int) -> IDSim:
     return model
 
 
-def smoke_data(folder: Path) -> Manifest:
+def smoke_data(folder: Path) -> DataFrame:
     """Triplets of all three kinds from a few painted identities, some of them to validate."""
     from idmetric.data.curate.mine import hard_negatives
     from idmetric.data.curate.triplets import mixture
-    from idmetric.data.old_manifest.bridge import to_frame, to_manifest
-    from idmetric.data.old_manifest.table import merge, read
+    from idmetric.data.manifest import merge, write
     from idmetric.data.painter import Painter
 
     painter = Painter(size=64, views=2, strengths=(0.75,), edits=True, contexts=True)
     world = painted(folder / "painted", painter, 6, 2)
     # nearest by colors instead of a model's features
     colors = []
-    for row in range(len(world)):
-        small = world.image(row).resize((4, 4))
+    for path in world["path"]:
+        small = read_image(path).resize((4, 4))
         colors.append(np.asarray(small, np.float32).ravel())
-    table = to_frame(world)
-    mined = hard_negatives(table, np.stack(colors))
-    train = to_manifest(mixture(mined, table, table, count=12, split="train", per_identity=2))
-    val = to_manifest(mixture(mined, table, table, count=6, split="val", per_identity=2))
-    merge([train, val], shared=True).write(folder / "triplets.parquet")
-    return read(folder / "triplets.parquet")
+    mined = hard_negatives(world, np.stack(colors))
+    train = mixture(mined, world, world, count=12, split="train", per_identity=2)
+    val = mixture(mined, world, world, count=6, split="val", per_identity=2)
+    triplets = merge([train, val], shared=True)
+    write(triplets, folder / "triplets.parquet")
+    return triplets

@@ -7,21 +7,23 @@ Each draw follows from (seed, step) alone.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import product
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from idmetric.data.old_manifest.lineage import image_keys
-from idmetric.data.old_manifest.table import Manifest, ManifestError
+from idmetric.data.manifest import ManifestError
+from idmetric.data.split import image_keys
 from idmetric.train.batches import TRAINING, Pictures, fingerprint, generator, permutation, rows_in
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 _HOW_TO = "idmetric data generate --task relight makes classes of four images (docs/data/ilgen.md)"
 
@@ -54,7 +56,7 @@ class Classes:
         return self.rows.reshape(-1)
 
 
-def classes_of(data: Manifest, images: int, few: Literal["skip", "repeat"] = "skip", seed: int = 0) -> Classes:
+def classes_of(data: DataFrame, images: int, few: Literal["skip", "repeat"] = "skip", seed: int = 0) -> Classes:
     """Each identity of the training split is a class, whatever the roles of its rows; an image counts once.
 
     The choice of classes and images, and their order, depends on names alone, not on the order of rows.
@@ -66,30 +68,26 @@ def classes_of(data: Manifest, images: int, few: Literal["skip", "repeat"] = "sk
             their images are repeated ("repeat"), and differ by augmentation alone.
         seed: of the choice of images.
     """
-    names = data.column("identity")
-    ids = data.column("id")
-    keys = image_keys(data)
-    images_of: dict[str, dict[str, int]] = defaultdict(dict)  # identity -> a row of each of its images
-    for row in rows_in(data, TRAINING).tolist():
-        if names[row] is not None:
-            images_of[names[row]].setdefault(keys[row], row)
+    columns = data[["id", "identity"]].assign(image=image_keys(data)).loc[rows_in(data, TRAINING)]
+    different = columns.drop_duplicates(["identity", "image"]).sort_values("id")
+    rows_of = {name: list(group.index) for name, group in different.groupby("identity")}  # in order of names
 
-    class_names = [name for name in sorted(images_of) if few == "repeat" or len(images_of[name]) >= images]
+    class_names = [name for name, rows in rows_of.items() if few == "repeat" or len(rows) >= images]
     if len(class_names) < 2:
         raise ManifestError(
-            f"{len(class_names)} of the {len(images_of)} identities of the training split have {images} different "
+            f"{len(class_names)} of the {len(rows_of)} identities of the training split have {images} different "
             "images, the N of a class, and two are needed: column identity says which images are of one class; a lower "
             f"--images takes fewer, --few-images repeat repeats them; {_HOW_TO}"
         )
     class_rows = []
     for name in class_names:
-        rows = sorted(images_of[name].values(), key=lambda row: ids[row])
+        rows = rows_of[name]
         if len(rows) > images:
             chosen = generator(seed, "images", name).permutation(len(rows))[:images]
             rows = [rows[k] for k in sorted(chosen)]
         class_rows.append([rows[k % len(rows)] for k in range(images)])
-    digested = [[name, *(ids[row] for row in rows)] for name, rows in zip(class_names, class_rows, strict=True)]
-    return Classes(np.array(class_rows, np.int64), len(images_of) - len(class_names), fingerprint(digested))
+    digested = [[name, *data["id"][rows]] for name, rows in zip(class_names, class_rows, strict=True)]
+    return Classes(np.array(class_rows, np.int64), len(rows_of) - len(class_names), fingerprint(digested))
 
 
 # The samples of a step

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from idmetric.data.old_manifest.table import Manifest
 from idmetric.metric.embedder import Embedder
 from idmetric.train.embed import embed_rows
 from idmetric.train.ilgen.data import Classes, Drawn
 from idmetric.train.losses.arrays import cosines
 from idmetric.train.losses.ilgen_objectives import contrastive, hardest_negatives, softmax_margin
 from idmetric.train.processes import Processes
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 class Retrieval(nn.Module):
@@ -87,7 +90,7 @@ def nearest_accuracy(x: Tensor, drawn: Drawn) -> Tensor:
     return (drawn.label[similarity.argmax(1)] == drawn.label[drawn.query]).float().mean()
 
 
-def mine(model: Embedder, data: Manifest, classes: Classes, processes: Processes, batch_size: int) -> Tensor:
+def mine(model: Embedder, data: DataFrame, classes: Classes, processes: Processes, batch_size: int) -> Tensor:
     """For each image the number (C * N,) of the most similar image of another class ("the hardest one in the dataset").
 
     The current model embeds all images without augmentation; processes share the work.

@@ -13,18 +13,17 @@ other losses are `--loss infonce`, `contrastive` and `softmax-margin`, each with
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from idmetric.data.old_manifest.table import Manifest, ManifestError
+from idmetric.data.manifest import ManifestError, take
 from idmetric.metric.backbone import Backbone
 from idmetric.metric.embedder import Embedder
 from idmetric.metric.idsim import IDSim
@@ -55,8 +54,11 @@ from idmetric.train.processes import Processes
 from idmetric.train.recipe import Recipe, decisive, painted
 from idmetric.train.validate import validation
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
-def smoke_data(folder: Path) -> Manifest:
+
+def smoke_data(folder: Path) -> DataFrame:
     """Painted identities in four contexts each, some of them to validate."""
     from idmetric.data.painter import Painter
 
@@ -69,16 +71,16 @@ class ILGen(Recipe):
     name = "ilgen"
     prefetch = 1  # batches that a loading process holds: one of 1,600 images takes 0.7 GB
 
-    def __init__(self, config: ILGenTraining, data: Manifest, processes: Processes) -> None:
+    def __init__(self, config: ILGenTraining, data: DataFrame, processes: Processes) -> None:
         self.processes = processes
         classes = classes_of(data, config.images, config.few_images, config.seed)
         _check_batch(config, classes)
         self.config = config
         held_out = rows_in(data, VALIDATION)
         _check(data, classes, held_out)
-        self.held_out: Manifest | None = None
+        self.held_out: DataFrame | None = None
         if len(held_out):
-            self.held_out = data.take(held_out)
+            self.held_out = take(data, held_out)
             self.best = "map"
         self.model = _model(config, processes)
         self.batches = _batches(config, data, classes, self.model)
@@ -185,19 +187,18 @@ def _check_batch(config: ILGenTraining, classes: Classes) -> None:
         check_batch(config.batch_size, classes.rows.size, "images")
 
 
-def _check(data: Manifest, classes: Classes, held_out: NDArray[np.int64]) -> None:
+def _check(data: DataFrame, classes: Classes, held_out: NDArray[np.int64]) -> None:
     """Refuse data that cannot be validated on."""
     check_held_out(data, classes.flat, held_out)
-    identities = data.column("identity")
-    counts = Counter(identities[row] for row in held_out if identities[row] is not None)
-    if len(held_out) and max(counts.values(), default=0) < 2:
+    identities = data["identity"][held_out].dropna()
+    if len(held_out) and not identities.duplicated().any():
         raise ManifestError(
             "no identity of the validation split has two images, so none can be retrieved: split by identity "
             "(idmetric data split), or leave that split out"
         )
 
 
-def _batches(config: ILGenTraining, data: Manifest, classes: Classes, model: Embedder) -> ILGenBatches:
+def _batches(config: ILGenTraining, data: DataFrame, classes: Classes, model: Embedder) -> ILGenBatches:
     augmentation = partial(
         augment.ilgen,
         size=model.image_size,

@@ -43,7 +43,7 @@ class NearIDBatches:
 
     def __post_init__(self) -> None:
         self.per_epoch = steps_per_epoch(len(self.items), self.size)
-        self.oracle = np.array(self.pictures.data.column("oracle"), dtype=float)
+        self.oracle = self.pictures.data["oracle"].to_numpy()
 
     def tuples(self, step: int) -> tuple[Rows, NDArray[np.bool_], Rows]:
         """The whole batch of a step: rows (B, 1 + P + K), -1 = missing; whether they are masked; identities (B,)."""

@@ -11,17 +11,19 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
 from idmetric.data.curate.masking import MASK_PROB, draw_masking, require_masks
-from idmetric.data.old_manifest.bridge import to_frame
-from idmetric.data.old_manifest.lineage import VIEW_ROLES, image_keys, parent_rows
-from idmetric.data.old_manifest.table import Manifest, ManifestError
-from idmetric.train.batches import TRAINING, fingerprint, rows_in
+from idmetric.data.manifest import ManifestError, take
+from idmetric.data.split import VIEW_ROLES, parent_rows
+from idmetric.train.batches import TRAINING, fingerprint, first_rows, rows_in
+
+if TYPE_CHECKING:
+    from pandas import DataFrame, Series
 
 NEAR = ("distractor", "identity-edit", "part-edit")  # roles of images with another identity in a view's context
 PARTS = "part-edit"
@@ -67,7 +69,7 @@ class Shape:
 
 
 def find(
-    data: Manifest, splits: Collection[str] = TRAINING, engines: Sequence[str] = ()
+    data: DataFrame, splits: Collection[str] = TRAINING, engines: Sequence[str] = ()
 ) -> tuple[list[Identity], list[str]]:
     """Identities with two views or more, in the manifest's order, and notes on the rows that are left out.
 
@@ -77,17 +79,11 @@ def find(
         splits: of the rows to use; "" is that of rows without one.
         engines: generators of the distractors to use; () = all. Part-edits by any generator are used.
     """
-    identity = data.column("identity")
-    role = data.column("role")
-    engine = data.column("engine")
-    _check_engines(engines, role, engine)
-
-    # the first row of the same image and identity
-    first_rows: dict[tuple[str, str | None], int] = {}
-    image_row = []
-    for row, key in enumerate(zip(image_keys(data), identity, strict=True)):
-        image_row.append(first_rows.setdefault(key, row))
-
+    _check_engines(engines, data)
+    identity = data["identity"].tolist()
+    role = data["role"].tolist()
+    engine = data["engine"].tolist()
+    image_row = first_rows(data).tolist()
     parents = parent_rows(data).tolist()
     usable = rows_in(data, splits).tolist()
     view_rows = {row for row in usable if role[row] in VIEW_ROLES}
@@ -112,7 +108,7 @@ def find(
     if same_identity:
         example = same_identity[0]
         raise ManifestError(
-            f"{len(same_identity)} distractors, such as row {example + 1} ({data.column('id')[example]}), have the "
+            f"{len(same_identity)} distractors, such as row {example + 1} ({data['id'][example]}), have the "
             "identity of the view they were made from: give them another identity in column 'identity', or none; or "
             "role context-edit, if they show the same identity"
         )
@@ -129,12 +125,13 @@ def find(
     return identities, [f"{count} {reason}" for reason, count in sorted(left_out.items())]
 
 
-def _check_engines(engines: Sequence[str], role: Sequence[str], engine: Sequence[str | None]) -> None:
+def _check_engines(engines: Sequence[str], data: DataFrame) -> None:
     """Refuse engines that made none of the distractors."""
-    found = {name for name, kind in zip(engine, role, strict=True) if kind in NEAR and kind != PARTS}
+    is_distractor = data["role"].isin(NEAR) & (data["role"] != PARTS)
+    found = set(data["engine"][is_distractor].dropna())
     absent = set(engines) - found
     if absent:
-        listed = ", ".join(sorted(name for name in found if name)) or "none named"
+        listed = ", ".join(sorted(found)) or "none named"
         raise ManifestError(f"--engines {' '.join(sorted(absent))}: no distractor is by it; there are {listed}")
 
 
@@ -166,7 +163,7 @@ def items(identities: Sequence[Identity], repeat: int) -> Rows:
 
 
 def check(
-    data: Manifest, identities: Sequence[Identity], shape: Shape, notes: Sequence[str] = (), *, oracle: bool = False
+    data: DataFrame, identities: Sequence[Identity], shape: Shape, notes: Sequence[str] = (), *, oracle: bool = False
 ) -> None:
     """Check that a manifest, after `inherit_masks`, is complete enough to train on.
 
@@ -186,14 +183,14 @@ def check(
             "import them; a folder of photos alone trains by --objective info-nce --mask-prob 0, or by `idmetric train "
             "ilgen`"
         )
-    if oracle and not any(_differ(identity, data.column("oracle"), shape) for identity in identities):
+    if oracle and not any(_differ(identity, data["oracle"], shape) for identity in identities):
         raise ManifestError(
             "no tuple can hold two distractors of different oracle scores, which --objective oracle ranks: give "
             "part-edits with column 'oracle' (`idmetric data import mtg`), and --near views if each view has only one"
         )
     if shape.mask_prob > 0:
         try:
-            require_masks(to_frame(data.take(rows_of(identities))))
+            require_masks(take(data, rows_of(identities)))
         except ManifestError as error:
             raise ManifestError(
                 f"{error} (`idmetric data import nearid` and `import mtg` do; edits use the mask of their "
@@ -201,9 +198,9 @@ def check(
             ) from error
 
 
-def _differ(identity: Identity, oracle: Sequence[float | None], shape: Shape) -> bool:
+def _differ(identity: Identity, oracle: Series, shape: Shape) -> bool:
     """Whether a tuple of the identity can hold two distractors of different oracle scores."""
-    scores_of_views = [{oracle[row] for row in rows} - {None} for rows in identity.near]
+    scores_of_views = [set(oracle[list(rows)].dropna()) for rows in identity.near]
     if shape.near == "anchor":
         return any(len(scores) > 1 for scores in scores_of_views)
     views_with_scores = [scores for scores in scores_of_views if scores]
@@ -218,9 +215,9 @@ def rows_of(identities: Sequence[Identity]) -> Rows:
     return np.array(sorted(rows), np.int64)
 
 
-def digest(data: Manifest, identities: Sequence[Identity]) -> str:
+def digest(data: DataFrame, identities: Sequence[Identity]) -> str:
     """The fingerprint of the identities and the names of their rows."""
-    names = data.column("id")
+    names = data["id"].tolist()
     named_groups = []
     for identity in identities:
         groups = [identity.views, *identity.near]

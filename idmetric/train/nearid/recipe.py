@@ -16,14 +16,13 @@ import math
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from idmetric.data.curate.masking import inherit_masks
-from idmetric.data.old_manifest.bridge import to_frame, to_manifest
-from idmetric.data.old_manifest.table import Manifest, merge
+from idmetric.data.manifest import merge, take
 from idmetric.train import augment
 from idmetric.train.batches import VALIDATION, Pictures, check_batch, check_held_out, rows_in, share
 from idmetric.train.features import FeatureCache, trunk_id
@@ -41,10 +40,13 @@ from idmetric.train.recipe import Recipe as Interface
 from idmetric.train.recipe import decisive, painted
 from idmetric.train.validate import validation
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
 MASKS = True  # the check before training reads them too
 
 
-def smoke_data(folder: Path) -> Manifest:
+def smoke_data(folder: Path) -> DataFrame:
     """Painted identities with distractors, others with part-edits as in MTG, and some of both to validate."""
     from idmetric.data.painter import Painter
 
@@ -59,10 +61,10 @@ class NearIDRecipe(Interface):
     name = "nearid"
     prefetch = 1  # batches that a loading process holds: one takes 0.2 GB of pixels, or 0.9 GB of cached features
 
-    def __init__(self, config: NearIDTraining, data: Manifest, processes: Processes) -> None:
+    def __init__(self, config: NearIDTraining, data: DataFrame, processes: Processes) -> None:
         self.processes = processes
         identities, notes = find(data, engines=config.engines)
-        data = to_manifest(inherit_masks(to_frame(data)))  # a distractor's mask is that of its view (released code)
+        data = inherit_masks(data)  # a distractor's mask is that of its view (released code)
         check(data, identities, config.shape, notes, oracle=config.objective.startswith("oracle"))
         tuples = items(identities, config.repeat)
         check_batch(config.batch_size, len(tuples), "tuples of identities")
@@ -70,7 +72,7 @@ class NearIDRecipe(Interface):
         self.config = config
         validated, _ = find(data, VALIDATION)
         check_held_out(data, rows_of(identities), rows_of(validated))
-        self.held_out = data.take(rows_in(data, VALIDATION)) if validated else None
+        self.held_out = take(data, rows_in(data, VALIDATION)) if validated else None
         if processes.main:
             parts = sum(identity.parts for identity in identities)
             left_out = f"; left out: {'; '.join(notes)}" if notes else ""

@@ -20,19 +20,24 @@ parent. Rows of groups with an x_source are copies of that row.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from idmetric.data.old_manifest.lineage import has_image, image_keys
-from idmetric.data.old_manifest.table import Manifest, ManifestError
+from idmetric.data.manifest import ManifestError
+from idmetric.data.split import image_keys, parent_rows
+from idmetric.evaluate.protocols.common.columns import own
 from idmetric.metric.visid.config import TASKS, VisIDConfig
 from idmetric.train.batches import TRAINING, rows_in
 from idmetric.train.visme.batch_sampler import Data, Pool, Rows
 from idmetric.train.visme.wording import QueryWording, SampleKind
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 _NEAR = ("distractor", "identity-edit")  # roles of another identity in the parent's context
 
@@ -47,7 +52,7 @@ class Prepared:
 
 
 def prepare(
-    manifest: Manifest,
+    data: DataFrame,
     settings: VisIDConfig | None = None,
     *,
     splits: Sequence[str] = TRAINING,
@@ -60,14 +65,14 @@ def prepare(
         instructions: "DATASET=WORDS" for a dataset's queries without text; WORDS is an instruction, or one of
             idmetric.metric.visid.config.TASKS. The default is "recognition".
     """
-    table = _Table(manifest, splits)
+    table = _Table(data, splits)
     samples = _Samples()
     in_groups = _add_groups(samples, table)
     _add_rows(samples, table, in_groups)
     notes = tuple(f"{count} {reason}" for reason, count in sorted(samples.left_out.items()))
     if not samples.instances:
         raise ManifestError(
-            f"no samples in {len(manifest)} rows ({'; '.join(notes)}): VisME needs identities with two images, "
+            f"no samples in {len(data)} rows ({'; '.join(notes)}): VisME needs identities with two images, "
             "queries with positives, edits with parents, or images with texts"
         )
 
@@ -80,7 +85,7 @@ def prepare(
     dataset_words = _instructions(instructions, set(table.dataset))
     wording = QueryWording(
         settings=settings or VisIDConfig(),
-        kind=samples.kinds(len(manifest)),
+        kind=samples.kinds(len(data)),
         text=table.text,
         answer=table.answer,
         role=table.role,
@@ -89,38 +94,33 @@ def prepare(
         asks=[dataset_words.get(dataset, TASKS["recognition"]) for dataset in table.dataset],
         alone=table.alone,
     )
-    return Prepared(Data(pools, table.shown, hard, table.digest(manifest)), wording, notes)
+    return Prepared(Data(pools, table.shown, hard, table.digest(data)), wording, notes)
 
 
 class _Table:
     """The manifest's relevant columns, with copies resolved to their originals."""
 
-    def __init__(self, manifest: Manifest, splits: Sequence[str]) -> None:
-        self.identity = manifest.column("identity")
-        self.role = manifest.column("role")
-        self.text = manifest.column("text")
-        self.group = manifest.column("group")
-        self.slot = manifest.column("slot")
-        self.label = manifest.column("label")
-        self.keys = image_keys(manifest)
-        self.alone = frozenset(np.flatnonzero(~has_image(manifest)).tolist())
-        self.dataset: list[str] = [name or "data" for name in manifest.column("dataset")]
-        self.usable = np.isin(np.arange(len(manifest)), rows_in(manifest, splits))
-        self.answer = _free_column(manifest, "x_target")
+    def __init__(self, data: DataFrame, splits: Sequence[str]) -> None:
+        self.identity = data["identity"].tolist()
+        self.role: list[str] = data["role"].tolist()
+        self.text: list[str | None] = data["text"].tolist()
+        self.group = data["group"].tolist()
+        self.slot = data["slot"].tolist()
+        self.label: list[float] = data["label"].tolist()  # NaN without one
+        self.dataset: list[str] = data["dataset"].fillna("data").tolist()
+        self.keys = image_keys(data)
+        self.alone = frozenset(np.flatnonzero(data["path"].isna()).tolist())
+        self.usable = np.isin(np.arange(len(data)), rows_in(data, splits))
+        self.answer = own(data, "target")
+        self.origin = _origins(data)
+        parents = parent_rows(data)
+        self.parent = np.where(parents < 0, -1, np.array(self.origin, dtype=np.int64)[parents])
+        self.shown = _shown(data)
 
-        names = manifest.column("id")
-        row_of = {name: row for row, name in enumerate(names)}
-        self.origin = _origins(names, _free_column(manifest, "x_source"), row_of)
-        parents = []
-        for name in manifest.column("parent"):
-            parents.append(self.origin[row_of[name]] if name in row_of else -1)
-        self.parent = np.array(parents, dtype=np.int64)
-        self.shown = _shown(self.identity, self.keys)
-
-    def digest(self, manifest: Manifest) -> str:
+    def digest(self, data: DataFrame) -> str:
         """Digest of everything that decides samples and their words; pixels do not enter it."""
         names = ("id", "identity", "text", "dataset", "role", "parent", "group", "slot", "label", "split")
-        columns = [manifest.column(name) for name in names]
+        columns = [data[name].tolist() for name in names]
         digest = hashlib.sha256()
         for cells in zip(*columns, self.answer, self.origin, self.shown.tolist(), strict=True):
             digest.update(repr(cells).encode())
@@ -131,32 +131,25 @@ class _Table:
         return bool((self.text[row] or "").strip())
 
 
-def _shown(identities: Sequence[str | None], keys: Sequence[str]) -> Rows:
+def _shown(data: DataFrame) -> Rows:
     """A number for each identity; an image without one shows the identity of a row with its image, or itself.
 
     Each text without an image has a number of its own: equal answers and classes may meet in a batch, as "the only
     match of a query" (section 4.2.1) is a matter of the loss.
     """
-    identity_of = {key: name for key, name in zip(keys, identities, strict=True) if name is not None}
-    numbers: dict[tuple[str, str], int] = {}
-    shown = []
-    for key, name in zip(keys, identities, strict=True):
-        identity = identity_of.get(key) if name is None else name
-        subject = ("image", key) if identity is None else ("identity", identity)
-        shown.append(numbers.setdefault(subject, len(numbers)))
-    return np.array(shown, np.int64)
+    table = data[["identity"]].assign(image=image_keys(data))
+    of_image = table.groupby("image")["identity"].transform("last")  # of the last row that names it
+    subject = table["identity"].fillna(of_image).fillna("\0" + table["image"])
+    numbers: Rows = subject.factorize()[0]
+    return numbers
 
 
-def _free_column(manifest: Manifest, name: str) -> list[Any]:
-    """A free column; None in all rows if the manifest lacks it."""
-    return manifest.column(name) if name in manifest.table.column_names else [None] * len(manifest)
-
-
-def _origins(names: Sequence[str], sources: Sequence[str | None], row_of: Mapping[str, int]) -> list[int]:
+def _origins(data: DataFrame) -> list[int]:
     """The row of which each row is a copy, or the first copy if that row is missing; for other rows the row itself."""
+    row_of = {name: row for row, name in enumerate(data["id"])}
     first_copy: dict[str, int] = {}
     origins = []
-    for row, (name, source) in enumerate(zip(names, sources, strict=True)):
+    for row, (name, source) in enumerate(zip(data["id"], own(data, "source"), strict=True)):
         if source is None or source == name:
             origins.append(row)
         else:
@@ -211,8 +204,8 @@ def _add_groups(samples: _Samples, table: _Table) -> set[int]:
     return in_groups
 
 
-def _slot_of_candidate(label: float | None) -> str:
-    if label is None:
+def _slot_of_candidate(label: float) -> str:
+    if math.isnan(label):
         return "unknown"
     return "positive" if label > 0 else "negative"
 

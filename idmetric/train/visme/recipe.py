@@ -15,13 +15,13 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from idmetric.data.old_manifest.table import Manifest, ManifestError, Row
+from idmetric.data.manifest import ManifestError, checked, merge, take, with_columns
 from idmetric.metric.visid.config import MOST_RATIO as MOST_RATIO
 from idmetric.metric.visid.config import VisIDConfig
 from idmetric.metric.visid.visid import VisIDEmbed
@@ -40,20 +40,30 @@ from idmetric.train.visme.data import Prepared, prepare
 from idmetric.train.visme.items import RowLoader, precision_at_1
 from idmetric.train.visme.wording import QueryWording
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
-def smoke_data(folder: Path) -> Manifest:
+
+def smoke_data(folder: Path) -> DataFrame:
     """Painted identities as two datasets with distractors, captioned images as a third, and some to validate."""
-    from idmetric.data.old_manifest.table import merge
+    import pandas as pd
+
     from idmetric.data.painter import Painter
 
     world = painted(folder / "painted", Painter(size=64, views=2, strengths=(0.5,), distractors=True), 16, 4)
-    world = world.replace(dataset=[f"things-{number % 2}" for number in painted_numbers(world)])
-    captions: list[Row] = []
-    for row in world:
-        if row.id.endswith("view-0") and row.split == "train":
-            text = f"{row.category} number {len(captions)}"
-            captions.append(Row(None, row.path, id=f"caption-{row.id}", dataset="captions", split="train", text=text))
-    return merge([world, Manifest.from_rows(captions, world.root)])
+    datasets = [f"things-{number % 2}" for number in painted_numbers(world)]
+    world = with_columns(world, dataset=datasets)
+    images = take(world, world["id"].str.endswith("view-0") & (world["split"] == "train"))
+    captions = pd.DataFrame(
+        {
+            "path": images["path"],
+            "id": "caption-" + images["id"],
+            "dataset": "captions",
+            "split": "train",
+            "text": [f"{category} number {number}" for number, category in enumerate(images["category"])],
+        }
+    )
+    return merge([world, checked(captions)])
 
 
 class VisME(Recipe):
@@ -62,7 +72,7 @@ class VisME(Recipe):
     name = "visme"
     prefetch = 1  # batches that a loading process holds: 128 samples with hard negatives take 0.5 GB
 
-    def __init__(self, config: VisMETraining, data: Manifest, processes: Processes) -> None:
+    def __init__(self, config: VisMETraining, data: DataFrame, processes: Processes) -> None:
         self.processes = processes
         settings = VisIDConfig(
             prompt_style=config.prompt_style,
@@ -71,7 +81,7 @@ class VisME(Recipe):
             min_pixels=min(VisIDConfig.min_pixels, config.max_pixels),
         )
         validated = rows_in(data, VALIDATION)
-        named = np.flatnonzero([name is not None for name in data.column("identity")])  # others may share pictures
+        named = np.flatnonzero(data["identity"].notna())  # others may share pictures
         trained = rows_in(data, TRAINING)
         check_held_out(data, np.intersect1d(named, trained), np.intersect1d(named, validated))
 
@@ -194,7 +204,7 @@ class VisME(Recipe):
 build = VisME
 
 
-def _check_words(data: Manifest, wording: QueryWording, model: VisIDEmbed, config: VisMETraining) -> None:
+def _check_words(data: DataFrame, wording: QueryWording, model: VisIDEmbed, config: VisMETraining) -> None:
     """Check before the first step that no text holds the model's control tokens."""
     for words in config.instructions:
         model.check_words(words)
@@ -203,4 +213,4 @@ def _check_words(data: Manifest, wording: QueryWording, model: VisIDEmbed, confi
             try:
                 model.check_words(text or "")
             except ValueError as error:
-                raise ManifestError(f"row {row + 1} ({data.column('id')[row]}), column {column!r}: {error}") from error
+                raise ManifestError(f"row {row + 1} ({data['id'][row]}), column {column!r}: {error}") from error

@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from pandas import DataFrame
 from PIL import Image
 
-from idmetric.data.old_manifest.table import Manifest
 from idmetric.evaluate.protocols.common.pairwise import PairModel
 from idmetric.evaluate.protocols.common.result import Result, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
 from idmetric.metric.embedding import Embedding
+from idmetric.metric.images import read_image
 from idmetric.stream import PlainModel
 
 PLAIN = EvalSettings(bootstrap=0)
@@ -47,13 +48,13 @@ def values(result: Result, **labels: str) -> dict[str, Value]:
 class Scripted:
     """A judge with scores from a function of the manifest and of both sides' rows; NaN = no answer."""
 
-    def __init__(self, scores: Callable[[Manifest, np.ndarray, np.ndarray], np.ndarray]) -> None:
+    def __init__(self, scores: Callable[[DataFrame, np.ndarray, np.ndarray], np.ndarray]) -> None:
         self.scores = scores
 
     def signature(self) -> dict[str, str]:
         return {"model": "judge"}
 
-    def bind(self, manifest: Manifest, settings: EvalSettings) -> Scripted:
+    def bind(self, manifest: DataFrame, settings: EvalSettings) -> Scripted:
         self.manifest = manifest
         return self
 
@@ -84,9 +85,9 @@ class Drawn(PlainModel):
     def embed_prepared(self, batch: Sequence[np.ndarray], patches: bool = True) -> Embedding:
         return Embedding(torch.from_numpy(np.stack(batch)).float())
 
-    def of(self, data: Manifest, masked: bool = False) -> np.ndarray:
+    def of(self, data: DataFrame, masked: bool = False) -> np.ndarray:
         """Unit vectors of all rows."""
-        x = np.stack([self.prepare(data.image(r), masked or None, None) for r in range(len(data))])
+        x = np.stack([self.prepare(read_image(data["path"][r]), masked or None, None) for r in range(len(data))])
         return x / np.linalg.norm(x, axis=1, keepdims=True)
 
 

@@ -11,18 +11,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pandas import DataFrame
 from PIL import Image
 
 from idmetric import IDSim, load
 from idmetric.cli import eval as cli
-from idmetric.data.old_manifest.table import Manifest, Row
-from idmetric.data.old_manifest.table import read as read_manifest
+from idmetric.data.manifest import checked, write
+from idmetric.data.manifest import read as read_manifest
 from idmetric.evaluate.protocols import calibrate
 from idmetric.evaluate.protocols.calibrate import CalibrateOptions
 from idmetric.evaluate.protocols.common.labeled_pairs import LabeledPairs, draw_pairs, usable
 from idmetric.evaluate.protocols.common.result import Result, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
 from idmetric.scoring.calibration import Calibration
+from tests.table_parts import a_row, a_table, where
 
 QUICK = EvalSettings(bootstrap=20)
 
@@ -49,7 +51,7 @@ def saved(folder: Path) -> Any:
 
 
 @pytest.fixture(scope="module")
-def data(folder: Path) -> Manifest:
+def data(folder: Path) -> DataFrame:
     return usable(read_manifest(folder / "manifest.csv"))
 
 
@@ -70,21 +72,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory, metric: IDSim) -> Path:
         own = rng.integers(0, 256, (6, 6, 3)).astype(float)
         twin = own + rng.normal(0, 60, own.shape)
         for view in range(4):
-            rows.append(Row(f"t{thing}", picture(f"{thing}-{view}.png", own), id=f"{thing}/{view}", dataset="d",
+            rows.append(a_row(f"t{thing}", picture(f"{thing}-{view}.png", own), id=f"{thing}/{view}", dataset="d",
                             category=f"c{thing % 3}"))  # fmt: skip
         for view in range(2):
-            rows.append(Row(f"t{thing}~", picture(f"{thing}-{view}-near.png", twin), id=f"{thing}/{view}~", dataset="d",
+            near = picture(f"{thing}-{view}-near.png", twin)
+            rows.append(a_row(f"t{thing}~", near, id=f"{thing}/{view}~", dataset="d",
                             category=f"c{thing % 3}", role="distractor", parent=f"{thing}/{view}"))  # fmt: skip
-        rows.append(Row(f"t{thing}", f"{thing}-0.png", id=f"{thing}/part", role="part-edit", dataset="d"))
-    Manifest.from_rows(rows, root).write(root / "manifest.csv")
+        rows.append(a_row(f"t{thing}", f"{thing}-0.png", id=f"{thing}/part", role="part-edit", dataset="d"))
+    write(a_table(rows, root), root / "manifest.csv")
     return root
 
 
-def test_half_the_pairs_are_of_one_identity_and_half_of_the_others_hard(data: Manifest) -> None:
-    assert "part-edit" not in data.column("role")
+def test_half_the_pairs_are_of_one_identity_and_half_of_the_others_hard(data: DataFrame) -> None:
+    assert "part-edit" not in data["role"].tolist()
     pairs = draw_pairs(data, 6)
-    identity, parent, names = (np.array(data.column(c), object) for c in ("identity", "parent", "id"))
-    category = np.array(data.column("category"), object)
+    identity, parent, names = (data[c].to_numpy() for c in ("identity", "parent", "id"))
+    category = data["category"].to_numpy()
     assert (pairs.same == (identity[pairs.a] == identity[pairs.b])).all()
     counts = pairs.counts()
     assert counts["same"] == 12 * 6 + 12  # of four pictures, and of two of the twin's
@@ -135,7 +138,7 @@ def test_the_command_writes_a_calibration_for_the_model(folder: Path, capsys: py
 
 
 def calibrated(
-    data: Manifest, model: IDSim, settings: EvalSettings, options: CalibrateOptions
+    data: DataFrame, model: IDSim, settings: EvalSettings, options: CalibrateOptions
 ) -> tuple[Calibration, Result]:
     """The calibration that a run writes, and its measurements."""
     with tempfile.TemporaryDirectory() as folder:
@@ -143,7 +146,7 @@ def calibrated(
         return Calibration.read(Path(folder) / "m.calibration.json"), result
 
 
-def test_further_strangers_decide_about_thresholds_alone(saved: IDSim, data: Manifest) -> None:
+def test_further_strangers_decide_about_thresholds_alone(saved: IDSim, data: DataFrame) -> None:
     few, many = (
         calibrated(data, saved, EvalSettings(bootstrap=0), CalibrateOptions(strangers=n, rates=(0.05,)))
         for n in (0, 500)
@@ -161,12 +164,12 @@ def value(row: dict[str, Any], name: str) -> float:
     return found.value
 
 
-def test_models_and_data_that_cannot_be_calibrated_are_refused(saved: IDSim, data: Manifest, metric: IDSim) -> None:
+def test_models_and_data_that_cannot_be_calibrated_are_refused(saved: IDSim, data: DataFrame, metric: IDSim) -> None:
     for rows, models, options, reason in (
         (data, {"m": metric}, CalibrateOptions(), "have no revision"),
         (data, {"hsv": object()}, CalibrateOptions(), r"only models that idmetric\.load opens can"),
-        (data.replace(identity=data.column("id")), {"m": saved}, CalibrateOptions(), "no identity has two images"),
-        (data.filter(identity=("t0", "t1")), {"m": saved}, CalibrateOptions(), "three identities"),
+        (data.assign(identity=data["id"]), {"m": saved}, CalibrateOptions(), "no identity has two images"),
+        (where(data, identity=("t0", "t1")), {"m": saved}, CalibrateOptions(), "three identities"),
     ):
         with pytest.raises(ValueError, match=reason):
             calibrate.run(rows, models, QUICK, options)
@@ -180,10 +183,10 @@ def test_models_and_data_that_cannot_be_calibrated_are_refused(saved: IDSim, dat
      ({"flux"}, "generated")],
 )  # fmt: skip
 def test_a_calibration_records_where_its_images_come_from(
-    saved: IDSim, data: Manifest, engines: set[str | None], origin: str
+    saved: IDSim, data: DataFrame, engines: set[str | None], origin: str
 ) -> None:
     cycle = sorted(engines, key=str)
-    data = data.replace(engine=[cycle[k % len(cycle)] for k in range(len(data))])
+    data = checked(data.assign(engine=[cycle[k % len(cycle)] for k in range(len(data))]))
     found, _ = calibrated(data, saved, QUICK, CalibrateOptions())
     assert found.data["origin"] == origin
     assert ("not on photos" in found.basis) == (origin != "photos")

@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pandas import DataFrame
 from PIL import Image
 from scipy import stats
 
 from idmetric.cli.eval import main as eval_command
 from idmetric.data.importers.run import import_dataset
-from idmetric.data.old_manifest.table import Manifest
+from idmetric.data.manifest import checked
+from idmetric.data.old_manifest.bridge import to_frame
 from idmetric.evaluate.protocols import dreambench_nearid_table2 as dreambench
 from idmetric.evaluate.protocols.common.baselines import hsv_vector
 from idmetric.evaluate.protocols.common.models import open_model
@@ -33,6 +35,7 @@ from idmetric.evaluate.protocols.dreambench.ratings import CATEGORIES
 from idmetric.evaluate.protocols.dreambench_nearid_table2 import DreamBenchOptions, rate
 from idmetric.evaluate.statistics.agreement import fisher_mean, pearson
 from idmetric.evaluate.statistics.bootstrap import bootstrap
+from idmetric.metric.images import read_image
 from idmetric.stream import Look
 from tests.evaluate.protocols.parts import Drawn, Scripted
 
@@ -308,8 +311,10 @@ def ratings(tmp_path: Path) -> Any:
     return dreambench_ratings.read(tmp_path / "ratings")
 
 
-def imported(root: Path, **options: str) -> Manifest:
-    return import_dataset("dreambench_pp", root / "data", options={"samples": str(root / "samples"), **options})
+def imported(root: Path, **options: str) -> DataFrame:
+    return to_frame(
+        import_dataset("dreambench_pp", root / "data", options={"samples": str(root / "samples"), **options})
+    )
 
 
 def score(result: Result) -> dict[tuple[str, str, int], float]:
@@ -355,9 +360,9 @@ def test_nearids_numbers_stand_beside_the_encoder_of_the_ratings_whatever_it_is_
     printed_cells = {"clip": None, "mine": 0.744, "dino": 0.774, "siglip2": 0.766, "map": None, "nearid": 0.768}
     for result in dreambench.run(data, models, NONE, ratings=ratings):
         assert value(result.rows, "emu2").paper == printed_cells[result.model], result.model
-    Image.new("L", data.image(0).size, 255).save(tmp_path / "mask.png")
+    Image.new("L", read_image(data["path"][0]).size, 255).save(tmp_path / "mask.png")
     masks = [str(tmp_path / "mask.png")] * len(data)
-    [masked] = dreambench.run(data.replace(mask=masks), {"nearid": models["nearid"]},
+    [masked] = dreambench.run(checked(data.assign(mask=masks)), {"nearid": models["nearid"]},
                               replace(NONE, look=Look(True)), ratings=ratings)  # fmt: skip
     assert value(masked.rows, "emu2").paper is None
 
@@ -373,8 +378,8 @@ def test_images_that_cannot_be_used_are_named(tmp_path: Path, ratings: Any) -> N
 
 
 def test_pairs_without_an_answer_are_no_zeros(tmp_path: Path, ratings: Any) -> None:
-    def scores(data: Manifest, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        prompts = np.array([(data[k].parameters or {})["prompt"] for k in b.tolist()])
+    def scores(data: DataFrame, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        prompts = np.array([json.loads(data["parameters"][k])["prompt"] for k in b.tolist()])
         return np.where(prompts == 1, np.nan, np.linspace(0, 1, len(b)))  # never an answer about prompt 1
 
     [result] = dreambench.run(imported(tmp_path), {"j": Scripted(scores)}, NONE, ratings=ratings)

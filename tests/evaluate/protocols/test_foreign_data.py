@@ -17,16 +17,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pandas import DataFrame
 from PIL import Image
 from sklearn.metrics import average_precision_score
 
 from idmetric.data.importers.run import import_dataset
-from idmetric.data.old_manifest.table import Manifest, Row, read
+from idmetric.data.manifest import checked, read, take
+from idmetric.data.old_manifest.bridge import to_frame
 from idmetric.evaluate.protocols import folder, openset
 from idmetric.evaluate.protocols import retrieval_ilgen_table2 as retrieval
 from idmetric.evaluate.protocols.common.result import Value
 from idmetric.evaluate.protocols.openset import OpenSetOptions
 from tests.evaluate.protocols.parts import PLAIN, Drawn
+from tests.table_parts import a_row, a_table
 
 MODEL = Drawn(spread=1.6)
 LITTER = ("@eaDir", "#recycle", "$RECYCLE.BIN", ".ipynb_checkpoints", "__MACOSX")
@@ -45,15 +48,15 @@ def photos(root: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def clean(root: Path) -> Manifest:
+def clean(root: Path) -> DataFrame:
     rows = []
     for row in photos(root):
         name = None if row["identity"] is None else str(row["identity"])
-        rows.append(Row(name, row["path"], split=row["split"], dataset="zoo"))
-    return Manifest.from_rows(rows, root)
+        rows.append(a_row(name, row["path"], split=row["split"], dataset="zoo"))
+    return a_table(rows, root)
 
 
-def numbers(manifest: Manifest) -> dict[str, Any]:
+def numbers(manifest: DataFrame) -> dict[str, Any]:
     """All values of three protocols, and how many queries or identities they count."""
     results = [
         *folder.run(manifest, {"m": MODEL}, PLAIN),
@@ -74,7 +77,7 @@ def numbers(manifest: Manifest) -> dict[str, Any]:
 def test_the_clean_numbers_are_those_of_scikit_learn(tmp_path: Path) -> None:
     manifest = clean(tmp_path)
     vectors = MODEL.of(manifest)
-    names = manifest.column("identity")
+    names = manifest["identity"].tolist()
     known = [row for row, name in enumerate(names) if name is not None]
     precisions = []
     for query in known:
@@ -146,8 +149,8 @@ def test_tables_give_the_clean_numbers(tmp_path: Path, ending: str, oddity: Any)
     oddity(rows)
     path = tmp_path / f"zoo.{ending}"
     WRITERS[ending](path, rows)
-    assert numbers(import_dataset("table", path, name="zoo")) == expected
-    assert numbers(read(path).replace(dataset="zoo")) == expected
+    assert numbers(to_frame(import_dataset("table", path, name="zoo"))) == expected
+    assert numbers(checked(read(path).assign(dataset="zoo"))) == expected
 
 
 @pytest.mark.parametrize("words", [("query", "gallery"), ("Query", "Gallery"), ("QUERY", "DATABASE")])
@@ -155,13 +158,13 @@ def test_tables_give_the_clean_numbers(tmp_path: Path, ending: str, oddity: Any)
 @pytest.mark.parametrize("littered", [False, True])
 def test_folders_give_the_clean_numbers(tmp_path: Path, words: tuple[str, str], layout: str, littered: bool) -> None:
     manifest = clean(tmp_path)
-    named = manifest.take([row for row, name in enumerate(manifest.column("identity")) if name])
+    named = take(manifest, manifest["identity"].notna())
     root = tmp_path / "zoo"
-    for row in named:
+    for row in named.itertuples():
         word = words[row.split == "gallery"]
-        file = root / layout.format(split=word, animal=row.identity, name=row.path)
+        file = root / layout.format(split=word, animal=row.identity, name=Path(row.path).name)
         file.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(tmp_path / str(row.path), file)
+        shutil.copy(row.path, file)
     if littered:
         for path in [root, *root.rglob("*")]:
             if path.is_dir() and path.name not in LITTER:
@@ -170,4 +173,4 @@ def test_folders_give_the_clean_numbers(tmp_path: Path, words: tuple[str, str], 
                     shutil.copy(tmp_path / "7-0.png", path / name / "7-0.png")
                 for name in ("._7-0.png", ".DS_Store", "Thumbs.db"):
                     (path / name).write_bytes(b"\0\5\26\7")
-    assert numbers(import_dataset("folder", root)) == numbers(named)
+    assert numbers(to_frame(import_dataset("folder", root))) == numbers(named)

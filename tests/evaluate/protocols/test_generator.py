@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch.nn.functional as F
+from pandas import DataFrame
 from PIL import Image, ImageOps
 
 from idmetric import IDSim
 from idmetric.cli import eval as cli
-from idmetric.data.old_manifest.table import Manifest, Row
+from idmetric.data.manifest import take, with_columns
 from idmetric.evaluate.protocols.common import tables
 from idmetric.evaluate.protocols.common.models import open_model
 from idmetric.evaluate.protocols.common.result import Result, Value
@@ -26,7 +27,7 @@ from idmetric.evaluate.protocols.common.scorers import EvalSettings
 from idmetric.evaluate.protocols.generator import confusion
 from idmetric.evaluate.protocols.generator.example import example
 from idmetric.evaluate.protocols.generator.images import Images as GeneratedImages
-from idmetric.evaluate.protocols.generator.outputs import read
+from idmetric.evaluate.protocols.generator.outputs import KNOWN, read
 from idmetric.evaluate.protocols.generator_methods import GeneratorOptions, add_differences, run
 from idmetric.evaluate.report.evaluation import eval_page
 from idmetric.evaluate.report.verdict import verdict
@@ -36,9 +37,13 @@ from idmetric.scoring.calibration import CalibrationError, calibration_of
 from idmetric.stream import Look
 from tests.evaluate.protocols.parts import PLAIN, Drawn, Images, clip_folder, picture, values
 from tests.runner import Runner
+from tests.table_parts import a_row, a_table
 
 PLACE = "{method}/{subject}/{prompt}_{seed}.png"
 METHODS, SUBJECTS, PROMPTS, SEEDS = ("a", "b"), ("cat", "dog", "mug"), ("on_a_beach", "in_the_snow"), (0, 1, 2)
+
+
+FIELDS: dict[str, Any] = dict.fromkeys(f"x_{name}" for name in KNOWN)
 
 
 @pytest.fixture
@@ -55,7 +60,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def given(folder: Path, **more: str) -> Manifest:
+def given(folder: Path, **more: str) -> DataFrame:
     return read(folder / "out", PLACE, references=str(folder / "refs"), **more)  # type: ignore[arg-type]
 
 
@@ -220,11 +225,11 @@ def test_random_halves_of_one_method_get_no_winner(
     monkeypatch.setattr("idmetric.evaluate.report.evaluation._plots", lambda results: [])  # slow to draw
     rows, images = [], Images(tmp_path)
     for subject in range(subjects):
-        rows += [Row(f"s{subject}", images(subject, n, 1)) for n in range(2)]
-        rows += [Row(None, images(subject, n)) for n in range(8)]
+        rows += [a_row(f"s{subject}", images(subject, n, 1)) for n in range(2)]
+        rows += [a_row(None, images(subject, n)) for n in range(8)]
     role = (["reference"] * 2 + ["generated"] * 8) * subjects
     subject_of = [f"s{subject}" for subject in range(subjects) for _ in range(10)]
-    data = Manifest.from_rows(rows, tmp_path)
+    data = a_table(rows, tmp_path)
     rng = np.random.default_rng(subjects)
     winners = apart = 0
     for _ in range(trials):
@@ -234,9 +239,9 @@ def test_random_halves_of_one_method_get_no_winner(
             order = rng.permutation(8)
             method += [None, None, *("a" if k < 4 else "b" for k in order)]
             seed += [None, None, *(str(k % 4) for k in order)]
-        columns = {"x_role": role, "x_subject": subject_of, "x_method": method, "x_seed": seed}
+        columns = {**FIELDS, "x_role": role, "x_subject": subject_of, "x_method": method, "x_seed": seed}
         settings = EvalSettings(bootstrap=200, workers=1)
-        [result] = run(data.replace(**columns), {"drawn": Drawn()}, settings, GeneratorOptions(copies=False))
+        [result] = run(with_columns(data, **columns), {"drawn": Drawn()}, settings, GeneratorOptions(copies=False))
         page = eval_page([result])
         winners += "keeps identity best</bdi>" in page
         difference = values(result, group="paired")["identity"]
@@ -292,7 +297,7 @@ def test_methods_with_other_seeds_are_compared_on_their_common_subjects(folder: 
 def test_references_seen_in_training_are_named(folder: Path) -> None:
     model = {"hsv": open_model("hsv")}
 
-    def warned(data: Manifest, options: GeneratorOptions = GeneratorOptions()) -> list[str]:  # noqa: B008
+    def warned(data: DataFrame, options: GeneratorOptions = GeneratorOptions()) -> list[str]:  # noqa: B008
         [result] = run(data, model, PLAIN, options)
         return [note for note in result.notes if note.startswith("WARNING") and note != confused_note(result)]
 
@@ -391,13 +396,13 @@ def test_masks_separate_the_subjects_of_an_image(tmp_path: Path, metric: IDSim) 
 # Confused subjects
 
 
-def drawn_outputs(folder: Path, methods: dict[str, Callable[[int, int], int]], subjects: int, photos: int) -> Manifest:
+def drawn_outputs(folder: Path, methods: dict[str, Callable[[int, int], int]], subjects: int, photos: int) -> DataFrame:
     """Four images of each subject by each method, which show the subject that the method's function names."""
     rows, images = [], Images(folder)
-    columns: dict[str, list[str | None]] = {name: [] for name in ("x_role", "x_subject", "x_method", "x_seed")}
+    columns: dict[str, list[str | None]] = {name: [] for name in FIELDS}
 
     def add(shown: int, number: int, **fields: str) -> None:
-        rows.append(Row(None, images(shown, number)))
+        rows.append(a_row(None, images(shown, number)))
         for name, column in columns.items():
             column.append(fields.get(name.removeprefix("x_")))
 
@@ -415,7 +420,7 @@ def drawn_outputs(folder: Path, methods: dict[str, Callable[[int, int], int]], s
                     method=method,
                     seed=str(seed),
                 )
-    return Manifest.from_rows(rows, folder).replace(**columns)
+    return with_columns(a_table(rows, folder), **columns)
 
 
 def confused_note(result: Result) -> str:
@@ -438,7 +443,7 @@ def test_confused_images_and_real_photos_are_those_of_loops(tmp_path: Path, monk
     """Unequal numbers of photos: means over all draws of equally many. Real photos are left out in turn."""
     data = drawn_outputs(tmp_path, {"m": lambda subject, seed: subject}, subjects=5, photos=4)
     dropped = [4 * 2, 4 * 3, 4 * 4, 4 * 4 + 1]  # 4, 4, 3, 3 and 2 photos stay
-    data = data.take([row for row in range(len(data)) if row not in dropped])
+    data = take(data, [row for row in range(len(data)) if row not in dropped])
     model = Drawn(spread=3.0)
     shares: list[Any] = []
     for name in ("_of_images", "_of_photos"):
@@ -448,7 +453,7 @@ def test_confused_images_and_real_photos_are_those_of_loops(tmp_path: Path, monk
     of_images, of_photos = shares
 
     vectors = model.of(data)
-    role, subject_of = data.column("x_role"), data.column("x_subject")
+    role, subject_of = data["x_role"].tolist(), data["x_subject"].tolist()
     photos: dict[str, list[int]] = {}
     for number in np.flatnonzero(np.array(role) == "reference").tolist():
         photos.setdefault(subject_of[number], []).append(number)
@@ -507,14 +512,15 @@ def test_each_image_is_decoded_once_for_the_model_sizes_and_copies(
 
 def test_the_other_subject_of_an_image_of_two_is_not_a_confusion(tmp_path: Path) -> None:
     images = Images(tmp_path)
-    rows = [Row(None, images(subject, 0)) for subject in range(3)]
-    rows += [Row(None, images(1, 9), id=f"of both, s{subject}") for subject in (0, 1)]
+    rows = [a_row(None, images(subject, 0)) for subject in range(3)]
+    rows += [a_row(None, images(1, 9), id=f"of both, s{subject}") for subject in (0, 1)]
     columns = {
+        **FIELDS,
         "x_role": ["reference"] * 3 + ["generated"] * 2,
         "x_subject": ["s0", "s1", "s2", "s0", "s1"],
         "x_method": [None] * 3 + ["m"] * 2,
     }
-    generated = GeneratedImages.of(Manifest.from_rows(rows, tmp_path).replace(**columns))
+    generated = GeneratedImages.of(with_columns(a_table(rows, tmp_path), **columns))
     competes = confusion._competing(generated, np.array([0, 1]), 3)
     assert competes.tolist() == [[True, False, True], [False, True, True]]
 

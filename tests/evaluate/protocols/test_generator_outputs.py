@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from pandas import DataFrame
 
-from idmetric.data.old_manifest.errors import ManifestError
-from idmetric.data.old_manifest.table import Manifest
+from idmetric.data.manifest import ManifestError
 from idmetric.evaluate.protocols.generator.outputs import read
 from idmetric.evaluate.protocols.generator.pattern import fields_of, split
 from idmetric.metric.errors import RequestError
@@ -26,9 +26,9 @@ def files(root: Path, *names: str) -> Path:
     return root
 
 
-def listed(data: Manifest, role: str, *columns: str) -> list[tuple[str | None, ...]]:
+def listed(data: DataFrame, role: str, *columns: str) -> list[tuple[str | None, ...]]:
     """Values of free columns of the rows of a role."""
-    every = zip(*(data.column(f"x_{name}") for name in ("role", *columns)), strict=True)
+    every = zip(*(data[f"x_{name}"] for name in ("role", *columns)), strict=True)
     return [rest for one, *rest in map(list, every) if one == role]  # type: ignore[misc]
 
 
@@ -76,10 +76,10 @@ def test_outputs_and_references_become_rows_in_natural_order(tmp_path: Path) -> 
         ["a", "cat", "in_the_sun", "1"], ["a", "dog", "run", "9"], ["b", "dog", "run", "9"], ["b", "dog", "run", "10"],
     ]  # fmt: skip
     assert listed(data, "reference", "subject") == [["cat"], ["dog"], ["dog"]]
-    assert data.column("text")[0] == "in the sun"
-    assert all(Path(p).is_file() for p in data.column("path"))
+    assert data["text"].tolist()[0] == "in the sun"
+    assert all(Path(p).is_file() for p in data["path"].tolist())
     same = read(tmp_path / "out", PLACE, references=str(tmp_path / "refs" / "{subject}" / "*.jpg"))
-    assert same.table.equals(data.table)
+    assert same.equals(data)
 
 
 def test_images_that_do_not_match_are_listed(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_a_table_keeps_its_further_columns(tmp_path: Path) -> None:
     assert listed(data, "generated", "method", "seed", "prompt_class") == [["a", "7", "action"], ["b", "7", "action"]]
     assert listed(data, "reference", "held_out", "method") == [["yes", None]]
     assert len(listed(data, "training")) == 1
-    assert data.column("text")[:2] == ["a dog, running", "p"]
+    assert data["text"].tolist()[:2] == ["a dog, running", "p"]
     text = "path,method,subject,prompt,seed,role\no/1.png,a,dog,p,0,\no/2.png,b,dog,p,0.0,\nr.png,,dog,,,reference\n"
     (tmp_path / "outputs.csv").write_text(text)
     found = listed(read(tmp_path / "outputs.csv"), "generated", "method", "seed")

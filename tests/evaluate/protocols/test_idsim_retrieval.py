@@ -8,11 +8,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from pandas import DataFrame
 from PIL import Image
 from sklearn.metrics import average_precision_score, ndcg_score, roc_auc_score
 
 from idmetric.data.importers.run import import_dataset
-from idmetric.data.old_manifest.table import Manifest, Row, merge
+from idmetric.data.manifest import checked, merge, take
+from idmetric.data.old_manifest.bridge import to_frame
 from idmetric.evaluate.protocols.common import paper_numbers as paper
 from idmetric.evaluate.protocols.common.result import Result, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
@@ -21,10 +23,11 @@ from idmetric.evaluate.protocols.idsim.plan import members, plans
 from idmetric.evaluate.protocols.idsim_fig25_table2b import IDSimOptions, run
 from idmetric.metric.idsim import IDSim
 from tests.evaluate.protocols.parts import PLAIN, Scripted, picture, values
+from tests.table_parts import a_row, a_table, where
 
 
 @pytest.fixture(scope="module")
-def pods(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+def pods(tmp_path_factory: pytest.TempPathFactory) -> DataFrame:
     """PODS's folders as published: 3 gallery and 4 query images of each of 5 objects, and masks."""
     root = tmp_path_factory.mktemp("pods")
     for thing in range(5):
@@ -37,11 +40,11 @@ def pods(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
                 path = root / f"{part}_masks" / f"thing{thing}" / f"{view}.png"
                 path.parent.mkdir(parents=True, exist_ok=True)
                 Image.fromarray(mask).save(path)
-    return import_dataset("pods", root)
+    return to_frame(import_dataset("pods", root))
 
 
 @pytest.fixture(scope="module")
-def pairs(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> DataFrame:
     """PetFace-like pairs of two species, and some of Subjects2k's with labels."""
     root, rows = tmp_path_factory.mktemp("pairs"), []
     for k in range(24):
@@ -49,18 +52,18 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
         for slot, seed in (("anchor", k), ("candidate", k if same else k + 50)):
             path = picture(root / f"p{k}-{slot}.png", seed, k + (slot == "candidate"))
             label = float(same) if slot == "candidate" else None
-            rows.append(Row(f"petface/{species}/{seed}", path, dataset="PetFace", category=species, group=f"p{k}",
+            rows.append(a_row(f"petface/{species}/{seed}", path, dataset="PetFace", category=species, group=f"p{k}",
                             slot=slot, label=label))  # fmt: skip
     for k in range(10):
         for slot, seed in (("anchor", 200 + k), ("candidate", 200 + k if k < 3 else 300 + k)):
             path = picture(root / f"s{k}-{slot}.png", seed, k + (slot == "candidate"))
-            rows.append(Row(f"s/{seed}", path, dataset="subjects2k", group=f"s{k}", slot=slot,
+            rows.append(a_row(f"s/{seed}", path, dataset="subjects2k", group=f"s{k}", slot=slot,
                             label=float(k < 3) if slot == "candidate" else None))  # fmt: skip
-    return Manifest.from_rows(rows)
+    return a_table(rows)
 
 
 @pytest.fixture(scope="module")
-def cute(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+def cute(tmp_path_factory: pytest.TempPathFactory) -> DataFrame:
     """CUTE's folders: category, object, scene; 3 categories of 2 or 3 objects, 3 scenes of 3 images."""
     root = tmp_path_factory.mktemp("CUTE")
     for category, objects in (("mug", 3), ("shoe", 2), ("fork", 2)):
@@ -69,12 +72,12 @@ def cute(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
                 for view in range(3):
                     seed = 1000 * number + sum(map(ord, category)) + thing
                     picture(root / category / f"{category}{thing}" / scene / f"{view}.png", seed, view)
-    return import_dataset("cute", root)
+    return to_frame(import_dataset("cute", root))
 
 
-def similarity(model: IDSim, data: Manifest) -> Callable[[int, int], float]:
+def similarity(model: IDSim, data: DataFrame) -> Callable[[int, int], float]:
     """Cosines of class features, by rows."""
-    vectors = model.embed([data.source(r) for r in range(len(data))], patches=False).cls.double().numpy()
+    vectors = model.embed(data["path"].tolist(), patches=False).cls.double().numpy()
 
     def cosine(a: int, b: int) -> float:
         return float(vectors[a] @ vectors[b] / np.linalg.norm(vectors[a]) / np.linalg.norm(vectors[b]))
@@ -89,9 +92,9 @@ def value(result: Result, dataset: str, metric: str) -> Value:
 # Searches
 
 
-def test_pods_is_measured_over_its_parts_as_a_loop_over_queries_does(model: IDSim, pods: Manifest) -> None:
+def test_pods_is_measured_over_its_parts_as_a_loop_over_queries_does(model: IDSim, pods: DataFrame) -> None:
     [result] = run(pods, {"m": model}, PLAIN)
-    cosine, part, identity = similarity(model, pods), pods.column("x_part"), pods.column("identity")
+    cosine, part, identity = similarity(model, pods), pods["x_part"].tolist(), pods["identity"].tolist()
     queries, gallery = ([r for r in range(len(pods)) if part[r] == name] for name in ("test", "train"))
     precisions, gains, scores, labels = [], [], [], []
     for q in queries:
@@ -110,60 +113,60 @@ def test_pods_is_measured_over_its_parts_as_a_loop_over_queries_does(model: IDSi
     assert value(result, "pods", "AUC").count == 300
     assert result.notes == ["pods: 20 x 15 queries x gallery, the paper has 1200 x 300"]
     table = result.items["queries"]
-    k = table["id"].index(pods.column("id")[queries[3]])
+    k = table["id"].index(pods["id"].tolist()[queries[3]])
     assert table["mAP"][k] == pytest.approx(precisions[3])
     relevant = [identity[g] == identity[queries[3]] for g in gallery]
     assert table["nDCG"][k] == pytest.approx(ndcg_score([relevant], [[cosine(queries[3], g) for g in gallery]]))
 
 
-def test_sets_with_parts_and_sets_with_splits_lie_in_one_manifest(model: IDSim, pods: Manifest) -> None:
-    fashion = [
-        Row(f"df2/{row.identity}", row.path, id=f"df2/{row.id}", dataset="DeepFashion2",
-            split="query" if "/test/" in row.id else "gallery")
-        for row in pods
-    ]  # fmt: skip
-    [result] = run(merge([pods, Manifest.from_rows(fashion)]), {"m": model}, PLAIN)
+def test_sets_with_parts_and_sets_with_splits_lie_in_one_manifest(model: IDSim, pods: DataFrame) -> None:
+    fashion = a_table(
+        a_row(f"df2/{row.identity}", row.path, id=f"df2/{row.id}", dataset="DeepFashion2",
+              split="query" if "/test/" in row.id else "gallery")
+        for row in pods.itertuples()
+    )  # fmt: skip
+    [result] = run(merge([pods, fashion]), {"m": model}, PLAIN)
     assert [row["dataset"] for row in result.rows] == ["pods", "deepfashion2"]
     assert value(result, "deepfashion2", "mAP") == value(result, "pods", "mAP")
     assert set(result.items["queries"]["dataset"]) == {"pods", "deepfashion2"}
 
 
-def test_a_query_of_each_cow_is_drawn_by_seed(model: IDSim, pods: Manifest) -> None:
-    cattle = pods.replace(dataset="AerialCattle2017", x_part=[None] * len(pods), split="train")
+def test_a_query_of_each_cow_is_drawn_by_seed(model: IDSim, pods: DataFrame) -> None:
+    cattle = checked(pods.assign(dataset="AerialCattle2017", x_part=[None] * len(pods), split="train"))
     first = plans(cattle, members(cattle))["aerialcattle"]
-    again = plans(cattle.take(np.arange(len(cattle))[::-1]), members(cattle))["aerialcattle"]
+    again = plans(take(cattle, np.arange(len(cattle))[::-1]), members(cattle))["aerialcattle"]
     other = plans(cattle, members(cattle), seed=1)["aerialcattle"]
     assert first.size == (5, 30)
     assert sorted(first.sides[0]) == sorted(len(cattle) - 1 - again.sides[0])
     assert sorted(first.sides[0]) != sorted(other.sides[0])
-    assert len({cattle.column("identity")[r] for r in first.sides[0]}) == 5
+    assert len({cattle["identity"].tolist()[r] for r in first.sides[0]}) == 5
     [result] = run(cattle, {"m": model}, PLAIN)
     assert value(result, "aerialcattle", "mAP").count == 5
     assert any("was drawn (seed 0)" in note for note in result.notes)
 
 
-def test_wrong_searches_are_named(model: IDSim, pods: Manifest) -> None:
-    fashion = pods.replace(dataset="DeepFashion2", x_part=["shop"] * len(pods))
+def test_wrong_searches_are_named(model: IDSim, pods: DataFrame) -> None:
+    fashion = checked(pods.assign(dataset="DeepFashion2", x_part=["shop"] * len(pods)))
     with pytest.raises(ValueError, match=r"deepfashion2: no queries.*'query'.*'shop'"):
         run(fashion, {"m": model}, PLAIN)
-    lone = pods.filter(lambda row: not (row.identity == "pods/thing0" and row.id.startswith("pods/train")))
+    lone = take(pods, (pods["identity"] != "pods/thing0") | ~pods["id"].str.startswith("pods/train"))
     with pytest.raises(ValueError, match="pods: 4 queries have no positive in the gallery: pods/test/thing0"):
         run(lone, {"m": model}, PLAIN)
     [result] = run(lone, {"m": model}, replace(PLAIN, on_error="skip"))
     assert value(result, "pods", "mAP").count == 16
     assert "4 queries have no positive" in result.notes[-1]
     with pytest.raises(ValueError, match="column dataset holds 'mine'"):
-        run(pods.replace(dataset="mine"), {"m": model}, PLAIN)
-    [named] = run(pods.replace(dataset="mine"), {"m": model}, PLAIN, IDSimOptions("pods"))
+        run(checked(pods.assign(dataset="mine")), {"m": model}, PLAIN)
+    [named] = run(checked(pods.assign(dataset="mine")), {"m": model}, PLAIN, IDSimOptions("pods"))
     assert value(named, "pods", "mAP").count == 20
 
 
 # Pairs
 
 
-def test_petface_is_measured_over_all_pairs_and_by_species(model: IDSim, pairs: Manifest) -> None:
+def test_petface_is_measured_over_all_pairs_and_by_species(model: IDSim, pairs: DataFrame) -> None:
     [result] = run(pairs, {"m": model}, PLAIN)
-    cosine, category = similarity(model, pairs), pairs.column("category")
+    cosine, category = similarity(model, pairs), pairs["category"].tolist()
     scores: dict[str, list[float]] = {"cat": [], "pig": []}
     labels: dict[str, list[bool]] = {"cat": [], "pig": []}
     for k in range(24):
@@ -179,8 +182,8 @@ def test_petface_is_measured_over_all_pairs_and_by_species(model: IDSim, pairs: 
     assert (average.value, average.count) == (pytest.approx(np.mean(list(own.values()))), 24)
 
 
-def test_intervals_of_pairs_draw_anchors_identities(model: IDSim, pairs: Manifest) -> None:
-    subjects = pairs.filter(dataset="subjects2k")
+def test_intervals_of_pairs_draw_anchors_identities(model: IDSim, pairs: DataFrame) -> None:
+    subjects = where(pairs, dataset="subjects2k")
     [result] = run(subjects, {"m": model}, EvalSettings(bootstrap=200))
     found = value(result, "subjects2k", "AUC")
     score, same = (np.array(result.items["pairs"][c]) for c in ("score", "same"))
@@ -192,28 +195,28 @@ def test_intervals_of_pairs_draw_anchors_identities(model: IDSim, pairs: Manifes
     assert (found.low, found.high) == pytest.approx(tuple(np.quantile(sampled, [0.025, 0.975])))
 
 
-def test_identities_decide_where_there_is_no_label(model: IDSim, pairs: Manifest) -> None:
+def test_identities_decide_where_there_is_no_label(model: IDSim, pairs: DataFrame) -> None:
     [labeled] = run(pairs, {"m": model}, PLAIN)
-    [unlabeled] = run(pairs.replace(label=[None] * len(pairs)), {"m": model}, PLAIN)
+    [unlabeled] = run(checked(pairs.assign(label=[None] * len(pairs))), {"m": model}, PLAIN)
     assert unlabeled.rows == labeled.rows
-    slots = pairs.column("slot")
+    slots = pairs["slot"].tolist()
     for wrong, reason in (
-        (pairs.replace(label=[5.0 if s == "candidate" else None for s in slots]),
+        (checked(pairs.assign(label=[5.0 if s == "candidate" else None for s in slots])),
          "petface, row 2: label 5 of a pair; 1 = same identity, 0 = another"),
-        (pairs.replace(label=None, identity=None), "petface, row 2: a pair with neither a label nor two identities"),
-        (pairs.replace(slot=["anchor" if k < 2 else s for k, s in enumerate(slots)]),
+        (pairs.assign(label=np.nan, identity=None), "petface, row 2: a pair with neither a label nor two identities"),
+        (checked(pairs.assign(slot=["anchor" if k < 2 else s for k, s in enumerate(slots)])),
          "petface: group 'p0' has 2 anchors"),
-        (pairs.filter(dataset="PetFace").filter(slot="anchor"), "petface: no pairs"),
-        (pairs.filter(lambda row: row.group in ("s0", "s1")),
+        (where(pairs, dataset="PetFace", slot="anchor"), "petface: no pairs"),
+        (where(pairs, group=("s0", "s1")),
          "subjects2k: pairs of one identity and of two are needed"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=reason):
             run(wrong, {"m": model}, PLAIN)
 
 
-def test_pairs_without_an_answer_are_left_out_and_counted(pairs: Manifest) -> None:
+def test_pairs_without_an_answer_are_left_out_and_counted(pairs: DataFrame) -> None:
     judge = Scripted(lambda data, a, b: np.where(np.arange(len(a)) % 4 == 0, np.nan, np.arange(len(a)) / len(a)))
-    [result] = run(pairs.filter(dataset="subjects2k"), {"j": judge}, PLAIN, IDSimOptions(paper="GPT-5"))
+    [result] = run(where(pairs, dataset="subjects2k"), {"j": judge}, PLAIN, IDSimOptions(paper="GPT-5"))
     found = value(result, "subjects2k", "AP")
     assert (found.count, found.paper) == (7, 0.3159)
     assert "subjects2k: 3 of 10 comparisons have no answer and are left out" in result.notes
@@ -222,9 +225,9 @@ def test_pairs_without_an_answer_are_left_out_and_counted(pairs: Manifest) -> No
 # Triplets
 
 
-def test_easy_triplets_share_a_scene_and_hard_anchors_come_from_another(cute: Manifest) -> None:
+def test_easy_triplets_share_a_scene_and_hard_anchors_come_from_another(cute: DataFrame) -> None:
     rows = np.arange(len(cute))
-    identity, scene, category = (cute.column(c) for c in ("identity", "background", "category"))
+    identity, scene, category = (cute[c] for c in ("identity", "background", "category"))
     for mode in cute_triplets.MODES:
         found, without = cute_triplets.draw_triplets(cute, rows, mode)
         assert len(found) == 7 * 10
@@ -239,19 +242,19 @@ def test_easy_triplets_share_a_scene_and_hard_anchors_come_from_another(cute: Ma
         assert {scene[t[1]] for t in found} == set(scene)
 
 
-def test_triplets_follow_from_the_seed_and_not_from_the_order_of_rows(cute: Manifest) -> None:
+def test_triplets_follow_from_the_seed_and_not_from_the_order_of_rows(cute: DataFrame) -> None:
     order = np.random.default_rng(0).permutation(len(cute))
-    names, shuffled = np.array(cute.column("id")), np.array(cute.take(order).column("id"))
+    names, shuffled = cute["id"].to_numpy(), take(cute, order)["id"].to_numpy()
     for mode in cute_triplets.MODES:
         first, _ = cute_triplets.draw_triplets(cute, np.arange(len(cute)), mode)
-        again, _ = cute_triplets.draw_triplets(cute.take(order), np.arange(len(cute)), mode)
+        again, _ = cute_triplets.draw_triplets(take(cute, order), np.arange(len(cute)), mode)
         other, _ = cute_triplets.draw_triplets(cute, np.arange(len(cute)), mode, seed=1)
         np.testing.assert_array_equal(names[first], shuffled[again])
         assert (first != other).any()
 
 
 def test_cutes_accuracy_is_the_share_of_triplets_won(
-    model: IDSim, cute: Manifest, monkeypatch: pytest.MonkeyPatch
+    model: IDSim, cute: DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cute_triplets, "TRIPLETS", 3)
     [result] = run(cute, {"m": model}, PLAIN)
@@ -263,15 +266,15 @@ def test_cutes_accuracy_is_the_share_of_triplets_won(
         assert (own.value, own.count) == (pytest.approx(won / 21), 21)
 
 
-def test_given_triplets_are_used_as_they_are(model: IDSim, cute: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_given_triplets_are_used_as_they_are(model: IDSim, cute: DataFrame, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cute_triplets, "TRIPLETS", 1)
     found, _ = cute_triplets.draw_triplets(cute, np.arange(len(cute)), "hard")
     rows = [
-        replace(cute[row], id=f"t{k}/{slot}", group=f"t{k}", slot=slot)
+        {**cute.iloc[row], "id": f"t{k}/{slot}", "group": f"t{k}", "slot": slot}
         for k, triplet in enumerate(found.tolist())
         for row, slot in zip(triplet, ("anchor", "positive", "negative"), strict=True)
     ]
-    [result] = run(Manifest.from_rows(rows), {"m": model}, PLAIN)
+    [result] = run(a_table(rows), {"m": model}, PLAIN)
     [drawn] = run(cute, {"m": model}, PLAIN)
     assert [row["dataset"] for row in result.rows] == ["cute hard"]
     assert value(result, "cute hard", "accuracy") == value(drawn, "cute hard", "accuracy")
@@ -280,14 +283,14 @@ def test_given_triplets_are_used_as_they_are(model: IDSim, cute: Manifest, monke
 # Patches, masks, the paper
 
 
-def test_the_papers_numbers_stand_beside_ours(model: IDSim, pods: Manifest, pairs: Manifest) -> None:
+def test_the_papers_numbers_stand_beside_ours(model: IDSim, pods: DataFrame, pairs: DataFrame) -> None:
     data = merge([pods, pairs])
     [cls] = run(data, {"m": model}, PLAIN, IDSimOptions(paper="ID-Sim"))
     assert [value(cls, "pods", m).paper for m in ("mAP", "AUC", "nDCG")] == [0.7727, 0.9642, 0.9161]
     assert [value(cls, "petface", m).paper for m in ("AP", "AUC")] == [0.8958, 0.9002]
     assert value(cls, "petface, cat", "AP").paper is None
     assert value(cls, "subjects2k", "AP").paper == 0.4113
-    few = data.filter(lambda row: row.identity in ("pods/thing0", "pods/thing1"))
+    few = where(data, identity=("pods/thing0", "pods/thing1"))
     [patch] = run(few, {"m": model}, replace(PLAIN, distance="patch_pooled"), IDSimOptions(paper="ID-Sim"))
     assert (value(patch, "pods", "mAP").paper, value(patch, "pods", "AUC").paper) == (0.7907, None)
     [joint] = run(few, {"m": model}, replace(PLAIN, distance="joint_pooled"), IDSimOptions(paper="ID-Sim"))

@@ -8,18 +8,23 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pandas import DataFrame
 
 from idmetric.cli import eval as cli
 from idmetric.data.importers.run import import_dataset
-from idmetric.data.old_manifest.table import Manifest, Row
+from idmetric.data.manifest import checked, take
+from idmetric.data.manifest import write as write_manifest
+from idmetric.data.old_manifest.bridge import to_frame
 from idmetric.evaluate.protocols import ilias
 from idmetric.evaluate.protocols.common import ranked
+from idmetric.evaluate.protocols.common.columns import own
 from idmetric.evaluate.protocols.common.result import Result, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
 from idmetric.evaluate.protocols.ilias import ILIASOptions
 from idmetric.evaluate.statistics.bootstrap import bootstrap
 from tests.data.test_ilias import write
 from tests.evaluate.protocols.parts import PLAIN, Drawn, Images
+from tests.table_parts import a_row, a_table, where
 
 metrics = pytest.importorskip("sklearn.metrics")
 
@@ -30,7 +35,7 @@ CLUTTER = [(0, 18), (18, 33), (33, 53), (53, np.inf)]
 TAXONOMY = [("toy", "stuffed"), ("toy", "other"), ("art", "print")]
 
 
-def data(draw: Images, root: Path, ties: bool = False) -> Manifest:
+def data(draw: Images, root: Path, ties: bool = False) -> DataFrame:
     """Nine objects with one or two queries and two to five positives, and 30 distractors; with ties, some look like
     positives. The last object is in no category, and one positive lacks scale and clutter.
     """
@@ -40,12 +45,14 @@ def data(draw: Images, root: Path, ties: bool = False) -> Manifest:
         name = f"thing_{who:03d}"
         domain, category = TAXONOMY[who % 3] if who < 8 else (None, None)
         for number in range(1 + who % 2):
-            rows.append(Row(f"ilias/{name}", draw(who, number, 1), id=f"ilias/{name}/query/Q{who:03d}_{number:02d}.jpg",
-                            dataset="ilias", split="query", domain=domain, category=category))  # fmt: skip
+            rows.append(
+                a_row(f"ilias/{name}", draw(who, number, 1), id=f"ilias/{name}/query/Q{who:03d}_{number:02d}.jpg",
+                      dataset="ilias", split="query", domain=domain, category=category)
+            )  # fmt: skip
             scale.append(None)
             clutter.append(None)
         for number in range(2 + who % 4):
-            rows.append(Row(f"ilias/{name}", draw(who, number, 2), id=f"ilias/{name}/pos/P{who:03d}_{number:02d}.jpg",
+            rows.append(a_row(f"ilias/{name}", draw(who, number, 2), id=f"ilias/{name}/pos/P{who:03d}_{number:02d}.jpg",
                             dataset="ilias", split="gallery", domain=domain, category=category))  # fmt: skip
             scale.append(SCALE[number % 4][0] if number < 4 else 0.5)  # on the lower edge, or above
             clutter.append(int(rng.choice([0, 17, 18, 32, 33, 52, 53, 90])))
@@ -53,11 +60,11 @@ def data(draw: Images, root: Path, ties: bool = False) -> Manifest:
     for number in range(30):
         who = number % 9 if ties else 30 + number % 9
         path = draw(who, number % 3, 2) if ties and number % 2 else draw(who, number, 3)
-        rows.append(Row(None, path if not ties else copied(root, path, number), id=f"ilias/000/{number}.jpg",
+        rows.append(a_row(None, path if not ties else copied(root, path, number), id=f"ilias/000/{number}.jpg",
                         dataset="ilias", split="gallery"))  # fmt: skip
         scale.append(None)
         clutter.append(None)
-    return Manifest.from_rows(rows, root).replace(x_scale=scale, x_clutter=clutter)
+    return checked(a_table(rows, root).assign(x_scale=scale, x_clutter=clutter))
 
 
 def copied(root: Path, path: str, number: int) -> str:
@@ -70,16 +77,15 @@ def copied(root: Path, path: str, number: int) -> str:
 class Published:
     """The released evaluation's numbers, from scores {query: {image: score}}, written down from its definitions."""
 
-    def __init__(self, found: Manifest, scores: dict[str, dict[str, float]], k: int) -> None:
+    def __init__(self, found: DataFrame, scores: dict[str, dict[str, float]], k: int) -> None:
         self.scores, self.k = scores, k
-        ids = [name.removeprefix("ilias/") for name in found.column("id")]
-        free = [found.column(name) if name in found.table.column_names else [None] * len(ids)
-                for name in ("x_scale", "x_clutter")]  # fmt: skip
-        columns = (ids, found.column("split"), found.column("identity"), *free)
+        ids = [name.removeprefix("ilias/") for name in found["id"].tolist()]
+        free = [own(found, name) for name in ("scale", "clutter")]
+        columns = (ids, found["split"].tolist(), found["identity"].tolist(), *free)
         lines = list(zip(*columns, strict=True))
         self.positives = {n: {"scale": s, "clutter": c} for n, split, who, s, c in lines if split == "gallery" and who}
         self.category = {name.split("/")[0]: (d, c) for name, d, c in
-                         zip(ids, found.column("domain"), found.column("category"), strict=True) if d}  # fmt: skip
+                         zip(ids, found["domain"].tolist(), found["category"].tolist(), strict=True) if d}  # fmt: skip
 
     def ap(self, query: str, left_out: set[str] = frozenset()) -> float:  # type: ignore[assignment]
         own = {name for name in self.positives if name.split("/")[0] == query.split("/")[0]} - left_out
@@ -140,8 +146,8 @@ def test_every_number_is_that_of_the_published_evaluation_on_our_scores(
     found, model = data(draw, tmp_path, ties), Drawn(spread=1.6)
     [result] = ilias.run(found, {"m": model}, PLAIN, ILIASOptions(k))
     cosines = (model.of(found) @ model.of(found).T).round(6)
-    names = [name.removeprefix("ilias/") for name in found.column("id")]
-    at = [row for row, split in enumerate(found.column("split")) if split == "query"]
+    names = [name.removeprefix("ilias/") for name in found["id"].tolist()]
+    at = [row for row, split in enumerate(found["split"].tolist()) if split == "query"]
     scores = {names[q]: {names[g]: cosines[q, g] for g in range(len(names)) if g not in at} for q in at}
     assert len(scores) == 13
     assert [row["by"] for row in result.rows].count("scale") == 4
@@ -179,8 +185,8 @@ def test_intervals_draw_objects(draw: Images, tmp_path: Path) -> None:
 def test_unfit_manifests_and_requests_are_named(draw: Images, tmp_path: Path) -> None:
     found = data(draw, tmp_path)
     with pytest.raises(ValueError, match=r"splits 'query' and 'gallery' are needed .*; there are 'query'$"):
-        ilias.run(found.filter(split="query"), {"m": Drawn()}, PLAIN)
-    lone = found.filter(lambda row: row.split == "query" or row.identity != "ilias/thing_003")
+        ilias.run(where(found, split="query"), {"m": Drawn()}, PLAIN)
+    lone = take(found, (found["split"] == "query") | (found["identity"] != "ilias/thing_003"))
     with pytest.raises(ValueError, match="ILIAS: 2 queries have no positive in the gallery: ilias/thing_003"):
         ilias.run(lone, {"m": Drawn()}, PLAIN)
     [result] = ilias.run(lone, {"m": Drawn()}, EvalSettings(bootstrap=0, on_error="skip"))
@@ -189,8 +195,8 @@ def test_unfit_manifests_and_requests_are_named(draw: Images, tmp_path: Path) ->
 
 def test_published_files_to_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root, out = write(tmp_path / "ilias"), tmp_path / "ilias.csv"
-    found = import_dataset("ilias", root)
-    found.write(out)
+    found = to_frame(import_dataset("ilias", root))
+    write_manifest(found, out)
     argv = ["ilias", "--data", str(out), "--model", "hsv", "--k", "3", "--bootstrap", "0", "--quiet"]
     assert cli.main(argv) == 0
     printed = capsys.readouterr().out

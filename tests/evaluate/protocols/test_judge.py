@@ -15,8 +15,7 @@ import pytest
 from PIL import Image
 
 from idmetric.cli.eval import main as eval_command
-from idmetric.data.old_manifest.errors import ManifestError
-from idmetric.data.old_manifest.table import Manifest, Row
+from idmetric.data.manifest import ManifestError, write
 from idmetric.evaluate.protocols.common.scorers import EvalSettings as Protocol
 from idmetric.evaluate.protocols.common.scorers import bind
 from idmetric.evaluate.protocols.judges import judge as module
@@ -27,6 +26,7 @@ from idmetric.evaluate.protocols.judges.scorer import JudgeModel, open_judge
 from idmetric.metric.errors import RequestError
 from idmetric.stream import Look
 from tests.chat_server import DROPS, Act, ChatServer, fails, says, serving
+from tests.table_parts import a_row, a_table
 
 pytest.importorskip("openai")
 
@@ -300,8 +300,8 @@ def test_a_judge_is_a_model_of_protocols_that_scores_pairs(tmp_path: Path) -> No
     rows = []
     for k in range(3):
         image(50 * k).save(tmp_path / f"{k}.png")
-        rows.append(Row(f"i{k}", f"{k}.png", mask="mask.png"))
-    manifest = Manifest.from_rows(rows, tmp_path)
+        rows.append(a_row(f"i{k}", f"{k}.png", mask="mask.png"))
+    manifest = a_table(rows, tmp_path)
     with serving(says(GOOD), *[says("?")] * 4, says({**GOOD, "score": 0})) as server:
         scorer = bind(manifest, {"judge": JudgeModel(judge(server))}, Protocol()).models["judge"]
         scores = scorer.pairs([0, 0, 1, 1], [1, 2, 2, 2])  # the last pair is asked about once
@@ -313,7 +313,7 @@ def test_a_judge_is_a_model_of_protocols_that_scores_pairs(tmp_path: Path) -> No
         assert scorer.signature()["model"] == "judge:fake"
         masked = bind(manifest, {"judge": JudgeModel(judge(server))}, Protocol(look=Look(True)))
         assert masked.models["judge"].read(1).getpixel((30, 5)) == (0, 0, 0)  # type: ignore[attr-defined]
-        missing = Manifest.from_rows([*rows, Row("x", "none.png")], tmp_path)
+        missing = a_table([*rows, a_row("x", "none.png")], tmp_path)
         with pytest.raises(ManifestError, match=r"none\.png"):
             bind(missing, {"judge": JudgeModel(judge(server))}, Protocol())
 
@@ -327,8 +327,8 @@ def write_pairs(root: Path) -> Path:
         group = f"db/object_00/emu2/{k}_0"
         about = {"prompt": k, "image": 0}
         rows += [
-            Row("db/object_00", "0.png", id=f"{group}/a", group=group, slot="anchor"),
-            Row(None, f"{k}.png", id=f"{group}/c", group=group, slot="candidate", engine="emu2",
+            a_row("db/object_00", "0.png", id=f"{group}/a", group=group, slot="anchor"),
+            a_row(None, f"{k}.png", id=f"{group}/c", group=group, slot="candidate", engine="emu2",
                 parent="db/object_00", parameters=about),
         ]  # fmt: skip
     for name, ratings in (("group1", (1, 2, 3)), ("group2", (3, 2, 4))):
@@ -337,7 +337,7 @@ def write_pairs(root: Path) -> Path:
         named = {f"object_00_x-{k}": rating for k, rating in enumerate(ratings, 1)}
         (folder / "emu2-cp.json").write_text(json.dumps(named))
     path = root / "pairs.parquet"
-    Manifest.from_rows(rows, root).write(path)
+    write(a_table(rows, root), path)
     return path
 
 

@@ -9,10 +9,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from pandas import DataFrame
 
 from idmetric import VisIDEmbed
 from idmetric.data.importers.run import import_dataset
-from idmetric.data.old_manifest.table import Manifest
+from idmetric.data.manifest import with_columns
+from idmetric.data.old_manifest.bridge import to_frame
 from idmetric.evaluate.protocols.common import paper_numbers
 from idmetric.evaluate.protocols.common.dual_encoder import DualEncoder
 from idmetric.evaluate.protocols.common.first_choice import means
@@ -23,6 +25,7 @@ from idmetric.metric.idsim import IDSim
 from idmetric.metric.visid.prompt import PromptInput
 from tests.evaluate.protocols.parts import PLAIN, broken, values
 from tests.mmeb_files import write_eval
+from tests.table_parts import where
 
 pytest.importorskip("transformers")
 PRINTED = paper_numbers.PAPERS["visme"]["mmeb"]["rows"]
@@ -36,8 +39,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def data(folder: Path) -> Manifest:
-    return import_dataset("mmeb", folder, options={"image_dir": str(folder / "images")})
+def data(folder: Path) -> DataFrame:
+    return to_frame(import_dataset("mmeb", folder, options={"image_dir": str(folder / "images")}))
 
 
 def slow(folder: Path, subset: str, vector: Callable[[str, str], np.ndarray]) -> list[bool]:
@@ -59,7 +62,7 @@ def share(result: Result, dataset: str) -> Value:
 
 
 def test_p_at_1_of_visid_is_that_of_single_embeddings_of_the_tables_items(
-    reader: VisIDEmbed, folder: Path, data: Manifest
+    reader: VisIDEmbed, folder: Path, data: DataFrame
 ) -> None:
     known: dict[tuple[str, str], np.ndarray] = {}
 
@@ -92,7 +95,7 @@ def test_the_prompt_of_an_mmeb_text_is_that_of_vlm2vec(reader: VisIDEmbed) -> No
     assert ids == reader.tokenizer(text, add_special_tokens=False)["input_ids"]
 
 
-def test_p_at_1_of_dual_encoders(dual: DualEncoder, folder: Path, data: Manifest) -> None:
+def test_p_at_1_of_dual_encoders(dual: DualEncoder, folder: Path, data: DataFrame) -> None:
     from idmetric.metric.images import read_image
 
     def unit(x: torch.Tensor) -> np.ndarray:
@@ -114,12 +117,9 @@ def test_p_at_1_of_dual_encoders(dual: DualEncoder, folder: Path, data: Manifest
         assert share(result, subset).value == pytest.approx(np.mean(slow(folder, subset, vector)))
 
 
-def test_queries_of_one_image_are_one_unit_of_intervals(data: Manifest) -> None:
-    paths, slots = data.column("path"), data.column("slot")
-    one = next(path for path in paths if path)
-    same = data.replace(
-        path=[one if path and slot == "query" else path for path, slot in zip(paths, slots, strict=True)]
-    )
+def test_queries_of_one_image_are_one_unit_of_intervals(data: DataFrame) -> None:
+    is_image_query = data["path"].notna() & (data["slot"] == "query")
+    same = data.assign(path=data["path"].mask(is_image_query, data["path"].dropna().iloc[0]))
     units = {found.dataset: len(set(found.owner.tolist())) for found in ask(same)[0]}
     assert units == {"ImageNet-1K": 1, "MSCOCO_t2i": 6, "OVEN": 1, "mmeb/Mine": 2}
 
@@ -167,31 +167,31 @@ def test_the_average_of_table_1_is_over_the_36_sets() -> None:
 # Models, settings and faults
 
 
-def test_models_that_do_not_read_are_refused(model: IDSim, data: Manifest) -> None:
+def test_models_that_do_not_read_are_refused(model: IDSim, data: DataFrame) -> None:
     with pytest.raises(ValueError, match="models without a text tower: m"):
         run(data, {"m": model}, PLAIN)
 
 
 def test_questions_with_unreadable_images_are_refused_or_left_out(
-    reader: VisIDEmbed, data: Manifest, tmp_path: Path
+    reader: VisIDEmbed, data: DataFrame, tmp_path: Path
 ) -> None:
-    paths, ids = data.column("path"), data.column("id")
+    paths, ids = data["path"].tolist(), data["id"].tolist()
     at = ids.index("mmeb/MSCOCO_t2i/test/candidate-000000")
     paths[at] = str(broken(tmp_path))
-    spoilt = data.replace(path=paths)
+    spoilt = with_columns(data, path=paths)
     with pytest.raises(ValueError, match="1 images cannot be used"):
         run(spoilt, {"r": reader}, PLAIN)
     [result] = run(spoilt, {"r": reader}, EvalSettings(bootstrap=0, on_error="skip"))
-    lists = dict(zip(ids, data.column("x_candidates"), strict=True))
-    lost = sum(0 in listed for name, listed in lists.items() if listed and "/MSCOCO_t2i/" in name)
+    lists = dict(zip(ids, data["x_candidates"].tolist(), strict=True))
+    lost = sum(0 in listed for name, listed in lists.items() if listed is not None and "/MSCOCO_t2i/" in name)
     assert share(result, "MSCOCO_t2i").count == 6 - lost
     assert f"MSCOCO_t2i: questions left out, as they need rows that are missing: {lost}" in result.notes
 
 
-def test_manifests_without_lists_or_candidates_are_refused(data: Manifest) -> None:
+def test_manifests_without_lists_or_candidates_are_refused(data: DataFrame) -> None:
     with pytest.raises(ValueError, match="make the manifest by idmetric data import mmeb"):
-        ask(Manifest(data.table.drop_columns("x_candidates")))
-    with pytest.raises(ValueError, match="holds string instead of lists of whole numbers"):  # as from a CSV file
-        ask(data.replace(x_candidates=["[0, 1]"] * len(data)))
+        ask(data.drop(columns="x_candidates"))
+    with pytest.raises(ValueError, match="row 1, column candidates"):  # as from a CSV file
+        ask(data.assign(x_candidates="[0, 1]"))
     with pytest.raises(ValueError, match="which has no row in the manifest"):
-        ask(data.filter(slot="query"))
+        ask(where(data, slot="query"))

@@ -13,11 +13,13 @@ import pyarrow.parquet
 import pytest
 import torch
 import torch.nn.functional as F
+from pandas import DataFrame
 from safetensors.torch import load_file, save_file
 
 from idmetric import CheckpointError, VisIDEmbed
 from idmetric.data.importers.run import import_dataset
-from idmetric.data.old_manifest.table import Manifest, Row
+from idmetric.data.manifest import checked, take
+from idmetric.data.old_manifest.bridge import to_frame
 from idmetric.evaluate.protocols import mveb_visme_table1 as mveb
 from idmetric.evaluate.protocols.common import paper_numbers
 from idmetric.evaluate.protocols.common.dual_encoder import DualEncoder
@@ -29,12 +31,13 @@ from idmetric.metric.idsim import IDSim
 from idmetric.metric.images import read_image
 from idmetric.metric.visid.config import TASKS
 from tests.evaluate.protocols.parts import PLAIN, Scripted, broken, clip_folder, picture, values
+from tests.table_parts import a_row, a_table, where
 
 pytest.importorskip("transformers")
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+def data(tmp_path_factory: pytest.TempPathFactory) -> DataFrame:
     """Cars196 and Market1501: 6 queries each with 4 candidates; GPTImageEdit: with texts that describe the edit."""
     root, rows = tmp_path_factory.mktemp("mveb"), []
     for set_, name in enumerate(("Cars196", "Market1501", "GPTImageEdit")):
@@ -42,11 +45,12 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
             seed = 100 * set_ + k
             group = {"dataset": f"mveb/{name}", "group": f"{name}/{k}"}
             text = f"make it number {k}" if name == "GPTImageEdit" else "Find this car." if k else None
-            rows.append(Row(f"{name}/{k}", picture(root / f"{seed}-q.png", seed), slot="query", text=text, **group))
+            rows.append(a_row(f"{name}/{k}", picture(root / f"{seed}-q.png", seed), slot="query", text=text, **group))
             for c in range(4):
                 path = picture(root / f"{seed}-{c}.png", seed if c == 0 else seed + 10 + c, c + 1)
-                rows.append(Row(None, path, slot="candidate", label=float(c == 0), text=None if c else "Look", **group))
-    return Manifest.from_rows(rows)
+                text = None if c else "Look"
+                rows.append(a_row(None, path, slot="candidate", label=float(c == 0), text=text, **group))
+    return a_table(rows)
 
 
 def value(result: Result, dataset: str) -> Value:
@@ -61,12 +65,12 @@ def mean_row(result: Result, **labels: str) -> dict[str, Any]:
     return row
 
 
-def slow(data: Manifest, dataset: str, vector: Callable[[int], torch.Tensor]) -> list[bool]:
+def slow(data: DataFrame, dataset: str, vector: Callable[[int], torch.Tensor]) -> list[bool]:
     """Whether each query's nearest candidate is right, one by one."""
-    groups, slots, labels = data.column("group"), data.column("slot"), data.column("label")
+    groups, slots, labels = data["group"].tolist(), data["slot"].tolist(), data["label"].tolist()
     won = []
     for q in range(len(data)):
-        if slots[q] != "query" or data.column("dataset")[q] != f"mveb/{dataset}":
+        if slots[q] != "query" or data["dataset"].tolist()[q] != f"mveb/{dataset}":
             continue
         best, right = -2.0, False
         for row in range(len(data)):
@@ -81,9 +85,9 @@ def slow(data: Manifest, dataset: str, vector: Callable[[int], torch.Tensor]) ->
 # Numbers
 
 
-def test_queries_rank_their_own_candidates(model: IDSim, data: Manifest) -> None:
+def test_queries_rank_their_own_candidates(model: IDSim, data: DataFrame) -> None:
     [result] = run(data, {"m": model}, PLAIN)
-    vectors = model.embed(data.sources(), patches=False).cls.double()
+    vectors = model.embed(data["path"].tolist(), patches=False).cls.double()
     for name in ("Cars196", "Market1501", "GPTImageEdit"):
         won = slow(data, name, lambda row: vectors[row])
         assert value(result, name).value == pytest.approx(np.mean(won))
@@ -94,22 +98,22 @@ def test_queries_rank_their_own_candidates(model: IDSim, data: Manifest) -> None
     assert "no text tower: Identity Editing by images alone" in result.notes
 
 
-def test_a_tie_with_a_wrong_candidate_loses(data: Manifest) -> None:
+def test_a_tie_with_a_wrong_candidate_loses(data: DataFrame) -> None:
     [result] = run(data, {"c": Scripted(lambda data, a, b: np.ones(len(a)))}, PLAIN)
     assert value(result, "Cars196").value == 0
 
 
-def test_questions_without_an_answer_are_left_out(data: Manifest) -> None:
-    def scores(data: Manifest, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        right = np.array(data.column("label")) == 1
+def test_questions_without_an_answer_are_left_out(data: DataFrame) -> None:
+    def scores(data: DataFrame, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        right = np.array(data["label"].tolist()) == 1
         return np.where(np.arange(len(a)) == 6, np.nan, right[b].astype(float))
 
-    [result] = run(data.filter(dataset="mveb/Cars196"), {"j": Scripted(scores)}, PLAIN)
+    [result] = run(where(data, dataset="mveb/Cars196"), {"j": Scripted(scores)}, PLAIN)
     assert (value(result, "Cars196").value, value(result, "Cars196").count) == (1, 5)
     assert "Cars196: 1 questions have no answer and are left out" in result.notes
 
 
-def test_means_are_over_sets_and_have_the_papers_number_only_when_whole(model: IDSim, data: Manifest) -> None:
+def test_means_are_over_sets_and_have_the_papers_number_only_when_whole(model: IDSim, data: DataFrame) -> None:
     [result] = run(data, {"m": model}, EvalSettings(bootstrap=50), MVEBOptions(paper="VisME (Qwen2.5-VL-3B)"))
     own = [value(result, name) for name in ("Cars196", "Market1501", "GPTImageEdit")]
     whole = mean_row(result, domain="MVEB")
@@ -139,18 +143,18 @@ def test_the_average_of_table_1_is_over_the_28_sets() -> None:
 # Texts for models
 
 
-def test_a_reader_gets_the_querys_text_or_its_meta_tasks_instruction(reader: VisIDEmbed, data: Manifest) -> None:
+def test_a_reader_gets_the_querys_text_or_its_meta_tasks_instruction(reader: VisIDEmbed, data: DataFrame) -> None:
     said = instructed(data, ask(data, {})[0])
-    text, slot = data.column("text"), data.column("slot")
+    text, slot = data["text"].tolist(), data["slot"].tolist()
     assert said[0] == TASKS["recognition"]  # the first query has no text of its own
     assert all(said[row] == text[row] for row in range(1, len(data)) if text[row])
     assert all(row not in said for row in range(len(data)) if slot[row] == "candidate" and not text[row])
-    few = data.filter(dataset="mveb/GPTImageEdit")
+    few = where(data, dataset="mveb/GPTImageEdit")
     [result] = run(few, {"r": reader}, PLAIN)
     said = instructed(few, ask(few, {})[0])
 
     def vector(row: int) -> torch.Tensor:
-        found: Embedding = reader.embed(few.source(row), instruction=said.get(row), patches=False)
+        found: Embedding = reader.embed(few["path"][row], instruction=said.get(row), patches=False)
         return found.cls[0].double()
 
     vectors = [vector(row) for row in range(len(few))]
@@ -160,9 +164,9 @@ def test_a_reader_gets_the_querys_text_or_its_meta_tasks_instruction(reader: Vis
     assert not any("text tower" in note for note in result.notes)
 
 
-def features(dual: DualEncoder, data: Manifest, row: int) -> torch.Tensor:
+def features(dual: DualEncoder, data: DataFrame, row: int) -> torch.Tensor:
     """The image's unit vector, by transformers alone."""
-    pixels = dual.processor(images=read_image(data.source(row)), return_tensors="pt")
+    pixels = dual.processor(images=read_image(data["path"][row]), return_tensors="pt")
     with torch.no_grad():
         out = dual.model.get_image_features(**pixels)
     return F.normalize(out if isinstance(out, torch.Tensor) else out.pooler_output, dim=-1)[0].double()
@@ -177,11 +181,11 @@ def test_a_dual_encoder_with_a_tensor_missing_is_refused(tmp_path: Path) -> None
         DualEncoder(str(folder), device="cpu")
 
 
-def test_a_dual_encoder_averages_image_and_text_in_editing_alone(dual: DualEncoder, data: Manifest) -> None:
-    few = data.filter(dataset=("mveb/GPTImageEdit", "mveb/Cars196"))
-    edited, text = edits(few, ask(few, {})[0]), few.column("text")
-    queries = [r for r in range(len(few)) if few.column("slot")[r] == "query"]
-    assert set(edited) == {r for r in queries if few.column("dataset")[r] == "mveb/GPTImageEdit"}
+def test_a_dual_encoder_averages_image_and_text_in_editing_alone(dual: DualEncoder, data: DataFrame) -> None:
+    few = where(data, dataset=("mveb/GPTImageEdit", "mveb/Cars196"))
+    edited, text = edits(few, ask(few, {})[0]), few["text"].tolist()
+    queries = [r for r in range(len(few)) if few["slot"].tolist()[r] == "query"]
+    assert set(edited) == {r for r in queries if few["dataset"].tolist()[r] == "mveb/GPTImageEdit"}
     [result] = run(few, {"d": dual}, PLAIN)
 
     def vector(row: int) -> torch.Tensor:
@@ -197,7 +201,7 @@ def test_a_dual_encoder_averages_image_and_text_in_editing_alone(dual: DualEncod
     vectors = [vector(row) for row in range(len(few))]
     for name in ("GPTImageEdit", "Cars196"):
         assert value(result, name).value == pytest.approx(np.mean(slow(few, name, lambda r: vectors[r])))
-    prepared = [dual.prepare(read_image(few.source(r)), None, edited.get(r)) for r in (0, queries[-1])]
+    prepared = [dual.prepare(read_image(few["path"][r]), None, edited.get(r)) for r in (0, queries[-1])]
     found = dual.embed_prepared(prepared, False)
     np.testing.assert_allclose(found.cls[0], vectors[0], atol=1e-5)
     np.testing.assert_allclose(found.cls[1], vectors[queries[-1]], atol=1e-5)
@@ -206,16 +210,17 @@ def test_a_dual_encoder_averages_image_and_text_in_editing_alone(dual: DualEncod
 # Other forms of data
 
 
-def targets(data: Manifest) -> Manifest:
+def targets(data: DataFrame) -> DataFrame:
     """Queries of one set with their right candidates alone."""
-    pairs = data.filter(lambda row: row.dataset == "mveb/Cars196" and (row.slot == "query" or row.label == 1))
-    return pairs.replace(slot=["query" if s == "query" else "positive" for s in pairs.column("slot")], label=None)
+    pairs = where(data, dataset="mveb/Cars196")
+    pairs = take(pairs, (pairs["slot"] == "query") | (pairs["label"] == 1))
+    return checked(pairs.assign(slot=pairs["slot"].replace("candidate", "positive"), label=None))
 
 
-def test_sets_without_wrong_candidates_are_ranked_over_all_targets(model: IDSim, data: Manifest) -> None:
-    pairs = targets(data).replace(identity=None)
+def test_sets_without_wrong_candidates_are_ranked_over_all_targets(model: IDSim, data: DataFrame) -> None:
+    pairs = checked(targets(data).assign(identity=None))
     [result] = run(pairs, {"m": model}, PLAIN)
-    vectors = F.normalize(model.embed(pairs.sources(), patches=False).cls.double(), dim=-1).numpy()
+    vectors = F.normalize(model.embed(pairs["path"].tolist(), patches=False).cls.double(), dim=-1).numpy()
     won = []
     for k in range(6):
         scores = [float(vectors[2 * k] @ vectors[2 * j + 1]) for j in range(6)]
@@ -224,8 +229,8 @@ def test_sets_without_wrong_candidates_are_ranked_over_all_targets(model: IDSim,
     assert "Cars196: no query has a wrong candidate of its own, so all targets of the set are ranked" in result.notes
 
 
-def test_targets_of_the_querys_identity_are_right_too(data: Manifest) -> None:
-    one = targets(data).replace(identity=["a" if k < 4 else None for k in range(12)])
+def test_targets_of_the_querys_identity_are_right_too(data: DataFrame) -> None:
+    one = checked(targets(data).assign(identity=["a" if k < 4 else None for k in range(12)]))
     [[found], _] = ask(one, {})
     assert found.pool is not None
     positives = [np.flatnonzero(is_positive).tolist() for is_positive, _ in found.pool.relevance(slice(0, 6))]
@@ -242,7 +247,7 @@ def test_manifests_of_the_importer_are_read(model: IDSim, tmp_path: Path) -> Non
             [picture(tmp_path / f"t{k}{c}.png", k if c == 0 else 50 + c, 7) for c in range(3)]
         )
     pyarrow.parquet.write_table(pa.table(columns), tmp_path / "COCOEdit.parquet")
-    data = import_dataset("mveb", tmp_path / "COCOEdit.parquet")
+    data = to_frame(import_dataset("mveb", tmp_path / "COCOEdit.parquet"))
     [[one], _] = ask(data, {})
     assert (one.dataset, one.task, len(one.queries), len(one.rows())) == ("COCOEdit", "ID-Edit", 3, 12)
     assert sorted(edits(data, [one]).values()) == [f"Find it: number {k}" for k in range(3)]
@@ -250,8 +255,8 @@ def test_manifests_of_the_importer_are_read(model: IDSim, tmp_path: Path) -> Non
     assert value(result, "COCOEdit").count == 3
 
 
-def test_other_sets_have_separate_rows_and_a_meta_task_if_given(model: IDSim, data: Manifest) -> None:
-    mine = data.replace(dataset=[d.replace("GPTImageEdit", "mine") for d in data.column("dataset")])
+def test_other_sets_have_separate_rows_and_a_meta_task_if_given(model: IDSim, data: DataFrame) -> None:
+    mine = checked(data.assign(dataset=data["dataset"].str.replace("GPTImageEdit", "mine")))
     [result] = run(mine, {"m": model}, PLAIN)
     assert next(r for r in result.rows if r["dataset"] == "mveb/mine")["task"] == "-"
     assert "not among MVEB's sets, and in no mean over them: mveb/mine" in result.notes
@@ -274,18 +279,19 @@ def test_names_of_sets_are_known_however_they_are_written() -> None:
     assert paper_numbers.visme_row("mveb", {"model": "VisIDEmbed:visid_3b_mine"}) is None
 
 
-def test_bad_groups_and_images_are_named(model: IDSim, data: Manifest, tmp_path: Path) -> None:
-    cars = data.filter(dataset="mveb/Cars196")
+def test_bad_groups_and_images_are_named(model: IDSim, data: DataFrame, tmp_path: Path) -> None:
+    cars = where(data, dataset="mveb/Cars196")
     with pytest.raises(ValueError, match=r"Cars196, row 2: a candidate with label None: 1 = right, 0 = wrong"):
-        run(cars.replace(label=None), {"m": model}, PLAIN)
-    bad = cars.replace(path=[str(broken(tmp_path)) if k == 7 else p for k, p in enumerate(cars.column("path"))])
+        run(checked(cars.assign(label=None)), {"m": model}, PLAIN)
+    bad = cars.assign(path=cars["path"].where(cars.index != 7, str(broken(tmp_path))))
     with pytest.raises(ValueError, match=r"broken\.png"):
         run(bad, {"m": model}, PLAIN)
     [result] = run(bad, {"m": model}, replace(PLAIN, on_error="skip"))
     assert value(result, "Cars196").count == 5
-    assert "1 images could not be used (5 rows that depend on them are left out)" in result.notes
-    lone = cars.filter(lambda row: row.label != 1 or not row.group.endswith("/0"))
+    name = cars["id"][7]
+    assert f"1 images could not be used: {name} (5 rows that depend on them are left out)" in result.notes
+    lone = take(cars, (cars["label"] != 1) | ~cars["group"].str.endswith("/0"))
     [result] = run(lone, {"m": model}, PLAIN)
     assert "Cars196: 1 groups are without one query and a right candidate, and left out" in result.notes
     with pytest.raises(ValueError, match="no questions: Cars196: 6 groups are without"):
-        run(cars.filter(slot="query"), {"m": model}, PLAIN)
+        run(where(cars, slot="query"), {"m": model}, PLAIN)

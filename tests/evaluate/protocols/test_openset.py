@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pandas import DataFrame
 
 from idmetric import IDSim
-from idmetric.data.old_manifest.table import Manifest, Row
+from idmetric.data.manifest import checked, merge, take
 from idmetric.evaluate.protocols import openset
 from idmetric.evaluate.protocols.common import ranked, scorers
 from idmetric.evaluate.protocols.common.result import Result
@@ -18,29 +19,30 @@ from idmetric.evaluate.protocols.common.scorers import EvalSettings
 from idmetric.evaluate.protocols.openset import OpenSetOptions, run
 from idmetric.scoring.calibration import CalibrationError, calibration_of
 from tests.evaluate.protocols.parts import PLAIN, Drawn, Images, values
+from tests.table_parts import a_row, a_table
 
 SIZES = (6, 3, 2, 5, 1, 4, 7, 2)
 
 
 @pytest.fixture
-def split(draw: Images, tmp_path: Path) -> Manifest:
+def split(draw: Images, tmp_path: Path) -> DataFrame:
     """A gallery of identities 0 to 4, and queries of identities 2 to 7; identity 4 is in the gallery alone."""
     rows = []
     for who, size in enumerate(SIZES):
         for number in range(size):
             part = "query" if who > 4 or (who in (2, 3) and number % 2) else "database"
-            rows.append(Row(f"i{who}", draw(who, number), split=part, dataset="herd"))
-    rows.append(Row("i3", draw(3, 0), id="leak", split="query", dataset="herd"))  # an image of the gallery
-    rows.append(Row("i1", draw(1, 0), split="query", id="same", dataset="herd"))
-    rows = [row for row in rows if row.identity != "i1" or row.path == "1-0-0.png"]  # one image, in both
-    rows.append(Row(None, draw(99, 0), split="query", dataset="herd"))
-    return Manifest.from_rows(rows, tmp_path)
+            rows.append(a_row(f"i{who}", draw(who, number), split=part, dataset="herd"))
+    rows.append(a_row("i3", draw(3, 0), id="leak", split="query", dataset="herd"))  # an image of the gallery
+    rows.append(a_row("i1", draw(1, 0), split="query", id="same", dataset="herd"))
+    rows = [row for row in rows if row["identity"] != "i1" or row["path"] == "1-0-0.png"]  # one image, in both
+    rows.append(a_row(None, draw(99, 0), split="query", dataset="herd"))
+    return a_table(rows, tmp_path)
 
 
-def slow(result: Result, data: Manifest, threshold: float) -> tuple[float, float, float]:
+def slow(result: Result, data: DataFrame, threshold: float) -> tuple[float, float, float]:
     """BAKS, BAUS and their geometric mean, by loops over all images."""
     x = Drawn(spread=1.6).of(data)
-    rows = list(data)
+    rows = list(data.itertuples())
     gallery = [k for k, row in enumerate(rows) if row.split in openset.GALLERY and row.identity]
     shares: dict[bool, dict[str, list[float]]] = {True: {}, False: {}}
     for q, row in enumerate(rows):
@@ -59,7 +61,7 @@ def slow(result: Result, data: Manifest, threshold: float) -> tuple[float, float
 
 
 @pytest.mark.parametrize("cells", [2**24, 20])
-def test_numbers_are_those_of_loops(split: Manifest, cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_are_those_of_loops(split: DataFrame, cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranked, "_CELLS", cells)
     monkeypatch.setattr(ranked, "_FEWEST", 1)
     taus = (0.2, 0.5)
@@ -104,19 +106,19 @@ def test_images_without_an_answer_are_not_the_nearest() -> None:
 
 
 @pytest.fixture
-def animals(draw: Images, tmp_path: Path) -> Manifest:
+def animals(draw: Images, tmp_path: Path) -> DataFrame:
     rows = [
-        Row(f"{name}{who}", draw(10 * k + who, number), dataset=name)
+        a_row(f"{name}{who}", draw(10 * k + who, number), dataset=name)
         for k, name in enumerate(("cats", "dogs")) for who, size in enumerate(SIZES) for number in range(size)
     ]  # fmt: skip
-    rows.append(Row("cats0", draw(0, 0), id="again", dataset="cats"))
-    return Manifest.from_rows(rows, tmp_path)
+    rows.append(a_row("cats0", draw(0, 0), id="again", dataset="cats"))
+    return a_table(rows, tmp_path)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_known_identities_are_halved_and_unknown_ones_are_queries(animals: Manifest, seed: int) -> None:
+def test_known_identities_are_halved_and_unknown_ones_are_queries(animals: DataFrame, seed: int) -> None:
     searches, notes = openset._searches(animals, OpenSetOptions(unknown=0.25), seed)
-    identity, path = np.array(animals.column("identity")), np.array(animals.column("path"))
+    identity, path = np.array(animals["identity"].tolist()), np.array(animals["path"].tolist())
     for name, search in searches.items():
         own = [k for k, one in enumerate(identity) if one.startswith(name)]
         assert sorted([*search.gallery, *search.queries]) == own
@@ -133,7 +135,7 @@ def test_known_identities_are_halved_and_unknown_ones_are_queries(animals: Manif
     assert all((again[name].gallery == search.gallery).all() for name, search in searches.items())
 
 
-def test_datasets_are_averaged_as_the_challenge_does(animals: Manifest) -> None:
+def test_datasets_are_averaged_as_the_challenge_does(animals: DataFrame) -> None:
     [result] = run(animals, {"m": Drawn(spread=1.6)}, PLAIN, OpenSetOptions(0.5, (0.5,)))
     for threshold, metric in (("given 0.5", "score"), ("every", "OSCR"), ("oracle", "score")):
         own = [values(result, dataset=d, threshold=threshold)[metric].value for d in ("cats", "dogs")]
@@ -142,7 +144,7 @@ def test_datasets_are_averaged_as_the_challenge_does(animals: Manifest) -> None:
         assert ("tau" in mean) == (threshold == "given 0.5")
 
 
-def test_a_closed_set_has_no_unknown_numbers(animals: Manifest) -> None:
+def test_a_closed_set_has_no_unknown_numbers(animals: DataFrame) -> None:
     [result] = run(animals, {"m": Drawn()}, PLAIN, OpenSetOptions(0, (0.5,)))
     assert {str(row["threshold"]) for row in result.rows} == {"every", "given 0.5"}
     assert set(values(result, dataset="cats", threshold="every")) == {"closed"}
@@ -150,8 +152,8 @@ def test_a_closed_set_has_no_unknown_numbers(animals: Manifest) -> None:
     assert "no unknown identities of cats: a closed set, without AUC, OSCR, BAUS, score and oracle" in result.notes
 
 
-def test_a_gallery_that_knows_no_query_is_an_error(split: Manifest) -> None:
-    strangers = split.filter(lambda row: row.split == "gallery" or row.identity in ("i5", "i6", None))
+def test_a_gallery_that_knows_no_query_is_an_error(split: DataFrame) -> None:
+    strangers = take(split, (split["split"] == "gallery") | split["identity"].isin(("i5", "i6", None)))
     with pytest.raises(ValueError, match=r"no query shows an identity of the gallery.*--unknown 0\.5"):
         run(strangers, {"m": Drawn()}, PLAIN)
     with pytest.raises(ValueError, match="below 1"):
@@ -160,9 +162,9 @@ def test_a_gallery_that_knows_no_query_is_an_error(split: Manifest) -> None:
         run(split, {"m": Drawn()}, PLAIN, OpenSetOptions(threshold=(0.5, math.nan)))
 
 
-def test_a_dataset_without_known_queries_is_left_out(split: Manifest, draw: Images) -> None:
-    lone = Manifest.from_rows([Row("x", draw(50, 0), split="train", dataset="lone")], split.root)
-    whole = Manifest.from_rows([*split, *lone], split.root)
+def test_a_dataset_without_known_queries_is_left_out(split: DataFrame, draw: Images) -> None:
+    lone = a_table([a_row("x", draw(50, 0), split="train", dataset="lone")], draw.folder)
+    whole = merge([split, lone])
     [result] = run(whole, {"m": Drawn()}, PLAIN)
     assert {row["dataset"] for row in result.rows} == {"herd"}
     assert "no query of lone shows an identity of the gallery: left out" in result.notes
@@ -171,12 +173,12 @@ def test_a_dataset_without_known_queries_is_left_out(split: Manifest, draw: Imag
 # Thresholds
 
 
-def test_thresholds_come_from_the_calibration(split: Manifest, tmp_path: Path) -> None:
+def test_thresholds_come_from_the_calibration(split: DataFrame, tmp_path: Path) -> None:
     tiny = IDSim("tiny", device="cpu")
     own = calibration_of(tiny)
     assert own is not None
     distance = {t["false_accept_rate"]: t["distance"] for t in own.thresholds}
-    few = split.take(range(8))
+    few = take(split, range(8))
     [result] = run(few, {"m": tiny}, PLAIN, OpenSetOptions(unknown=0.3))
     assert values(result, threshold="0.01 of pairs")["tau"].value == pytest.approx(1 - distance[0.01])
     labels = {row["threshold"] for row in result.rows if "tau" in row}
@@ -196,16 +198,16 @@ def test_thresholds_come_from_the_calibration(split: Manifest, tmp_path: Path) -
     assert scorers.calibrated(Drawn(), PLAIN, tmp_path / "c.json") is None
 
 
-def test_capitals_of_splits_are_no_reason_to_draw_one(split: Manifest) -> None:
+def test_capitals_of_splits_are_no_reason_to_draw_one(split: DataFrame) -> None:
     """Splits Query and Database give the numbers of query and gallery; other names are drawn from with a note."""
-    words = ["Query" if name == "query" else "DATABASE" for name in split.column("split")]
+    words = ["Query" if name == "query" else "DATABASE" for name in split["split"].tolist()]
     [expected] = run(split, {"m": Drawn()}, PLAIN)
-    [result] = run(split.replace(split=words), {"m": Drawn()}, PLAIN)
+    [result] = run(checked(split.assign(split=words)), {"m": Drawn()}, PLAIN)
     assert result.rows == expected.rows
     assert not any("drawn" in note for note in result.notes)
 
-    [drawn] = run(split.replace(split="fold 1"), {"m": Drawn()}, PLAIN)
+    [drawn] = run(checked(split.assign(split="fold 1")), {"m": Drawn()}, PLAIN)
     assert "the splits 'fold 1' are not a gallery and its queries, which were drawn by chance" in drawn.notes
-    words = ["Query" if name == "query" else "Galerie" for name in split.column("split")]
+    words = ["Query" if name == "query" else "Galerie" for name in split["split"].tolist()]
     with pytest.raises(ValueError, match=r"'Galerie', 'query' are not a gallery \(gallery, train\)"):
-        run(split.replace(split=words), {"m": Drawn()}, PLAIN)
+        run(checked(split.assign(split=words)), {"m": Drawn()}, PLAIN)

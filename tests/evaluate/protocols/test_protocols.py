@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from pandas import DataFrame
 
-from idmetric.data.old_manifest.table import Manifest, Row
+from idmetric.data.manifest import checked, take
 from idmetric.evaluate.protocols import folder
 from idmetric.evaluate.protocols import nearid_table1_margins as nearid
 from idmetric.evaluate.protocols import retrieval_ilgen_table2 as retrieval
@@ -28,6 +28,7 @@ from idmetric.evaluate.statistics.ranking import roc_auc
 from idmetric.metric.embedding import Embedding
 from idmetric.stream import Look
 from tests.evaluate.protocols.parts import PLAIN, Drawn, Images, Scripted, values
+from tests.table_parts import a_row, a_table
 
 metrics = pytest.importorskip("sklearn.metrics")
 
@@ -79,24 +80,24 @@ def test_images_of_unknown_identity_do_not_match() -> None:
 
 
 @pytest.fixture
-def photographed(draw: Images, tmp_path: Path) -> Manifest:
+def photographed(draw: Images, tmp_path: Path) -> DataFrame:
     """Two datasets; an identity with one image, an image in two rows, rows of unknown identity."""
     rows = []
     for number, (dataset, sizes) in enumerate({"one": (4, 3, 1), "two": (2, 5, 3)}.items()):
         for k, size in enumerate(sizes):
             who = 10 * number + k
-            rows += [Row(f"i{who}", draw(who, v), dataset=dataset) for v in range(size)]
-    rows.append(Row("i0", draw(0, 1), id="twice", dataset="one"))
-    rows.append(Row(None, draw(200, 0), dataset="one"))
-    return Manifest.from_rows(rows, tmp_path)
+            rows += [a_row(f"i{who}", draw(who, v), dataset=dataset) for v in range(size)]
+    rows.append(a_row("i0", draw(0, 1), id="twice", dataset="one"))
+    rows.append(a_row(None, draw(200, 0), dataset="one"))
+    return a_table(rows, tmp_path)
 
 
-def test_folder_gives_scikit_learn_s_numbers(photographed: Manifest) -> None:
+def test_folder_gives_scikit_learn_s_numbers(photographed: DataFrame) -> None:
     model = Drawn()
     [result] = folder.run(photographed, {"m": model}, PLAIN, FolderOptions((2,)))
-    data = photographed.filter(lambda row: row.identity is not None)
-    x, path = model.of(data), data.column("path")
-    names, sets = np.array(data.column("identity")), np.array(data.column("dataset"))
+    data = take(photographed, photographed["identity"].notna())
+    x, path = model.of(data), data["path"].tolist()
+    names, sets = data["identity"].to_numpy(), data["dataset"].to_numpy()
     for dataset in ("one", "two"):
         own = np.flatnonzero(sets == dataset)
         found = values(result, dataset=dataset)
@@ -126,7 +127,7 @@ def test_folder_gives_scikit_learn_s_numbers(photographed: Manifest) -> None:
     assert result.notes == ["1 images of one have no positive and are searched but not queried: i2"]
 
 
-def test_of_many_pairs_all_of_one_identity_are_kept(photographed: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_many_pairs_all_of_one_identity_are_kept(photographed: DataFrame, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = folder.run(photographed, {"m": Drawn()}, PLAIN)[0].items["pairs"]
     monkeypatch.setattr(ranked, "PAIRS", 10)
     some = folder.run(photographed, {"m": Drawn()}, PLAIN)[0].items["pairs"]
@@ -138,17 +139,17 @@ def test_of_many_pairs_all_of_one_identity_are_kept(photographed: Manifest, monk
 
 
 def test_one_identity_alone_is_noted(draw: Images, tmp_path: Path) -> None:
-    rows = [Row("a", draw(1, view), dataset="one") for view in range(3)]
-    [result] = folder.run(Manifest.from_rows(rows, tmp_path), {"m": Drawn()}, PLAIN)
+    rows = [a_row("a", draw(1, view), dataset="one") for view in range(3)]
+    [result] = folder.run(a_table(rows, tmp_path), {"m": Drawn()}, PLAIN)
     assert result.rows[0]["mAP"].value == 1.0
     assert "all images of one show one identity: no answer can be wrong, so that mAP is 1.000" in result.notes
-    two = Manifest.from_rows([*rows, Row("b", draw(9, 0), dataset="one")], tmp_path)
+    two = a_table([*rows, a_row("b", draw(9, 0), dataset="one")], tmp_path)
     [result] = folder.run(two, {"m": Drawn()}, PLAIN)
     assert not [note for note in result.notes if "show one identity" in note]
 
 
 def test_a_folder_without_a_positive_is_an_error(draw: Images, tmp_path: Path) -> None:
-    lone = Manifest.from_rows([Row("a", draw(1, 1)), Row("b", draw(2, 1))], tmp_path)
+    lone = a_table([a_row("a", draw(1, 1)), a_row("b", draw(2, 1))], tmp_path)
     with pytest.raises(ValueError, match="no identity has two images"):
         folder.run(lone, {"m": Drawn()}, PLAIN)
 
@@ -156,7 +157,7 @@ def test_a_folder_without_a_positive_is_an_error(draw: Images, tmp_path: Path) -
 # ILGen
 
 
-def ilgen_rows(draw: Images, dataset: str, by: str) -> list[Row]:
+def ilgen_rows(draw: Images, dataset: str, by: str) -> list[dict[str, Any]]:
     start = int(hashlib.sha256(dataset.encode()).hexdigest()[:2], 16) % 100
     rows = []
     for who in range(6):
@@ -166,7 +167,7 @@ def ilgen_rows(draw: Images, dataset: str, by: str) -> list[Row]:
                 "group": f"{dataset}{who}{k}", "slot": "query" if query else "candidate"
             }  # fmt: skip
             rows.append(
-                Row(f"{dataset}-{who}", draw(start + who, k), id=f"{dataset}/{who}/{k}", dataset=dataset, **place)
+                a_row(f"{dataset}-{who}", draw(start + who, k), id=f"{dataset}/{who}/{k}", dataset=dataset, **place)
             )
     return rows
 
@@ -174,16 +175,16 @@ def ilgen_rows(draw: Images, dataset: str, by: str) -> list[Row]:
 @pytest.mark.parametrize("by", ["split", "slot"])
 def test_queries_search_the_gallery_alone_at_the_set_s_own_depth(draw: Images, tmp_path: Path, by: str) -> None:
     rows = [*ilgen_rows(draw, "met", by), *ilgen_rows(draw, "mine", by)]
-    data = Manifest.from_rows(rows, tmp_path)
+    data = a_table(rows, tmp_path)
     model = Drawn(spread=2.0)
     [result] = retrieval.run(data, {"m": model}, PLAIN, RetrievalOptions(k=3))
-    x, names = model.of(data), np.array(data.column("identity"))
+    x, names = model.of(data), data["identity"].to_numpy()
     for dataset, depth, label in (("met", 100, "mAP@100"), ("mine", 3, "mAP@3")):
         precisions = []
         for q in range(len(data)):
-            if not (rows[q].dataset == dataset and "query" in (rows[q].split, rows[q].slot)):
+            if not (rows[q]["dataset"] == dataset and "query" in (rows[q].get("split"), rows[q].get("slot"))):
                 continue
-            gallery = [g for g, row in enumerate(rows) if row.dataset == dataset and g % 5]
+            gallery = [g for g, row in enumerate(rows) if row["dataset"] == dataset and g % 5]
             ranking = sorted(gallery, key=lambda g: -x[q] @ x[g])[:depth]
             found, gained = 0, 0.0
             for place, g in enumerate(ranking, 1):
@@ -196,23 +197,23 @@ def test_queries_search_the_gallery_alone_at_the_set_s_own_depth(draw: Images, t
 
 def test_junk_is_neither_found_nor_missed(draw: Images, tmp_path: Path) -> None:
     rows = ilgen_rows(draw, "roxford_hard", "split")
-    data = Manifest.from_rows(rows, tmp_path)
+    data = a_table(rows, tmp_path)
     plain = retrieval.run(data, {"m": Drawn()}, PLAIN)[0]
-    junk = [r.id for r in rows[1:] if r.split == "gallery" and r.identity != rows[0].identity]
-    parameters = [{"x_ignore": junk} if r.id == rows[0].id else None for r in rows]
-    eased = retrieval.run(data.replace(parameters=parameters), {"m": Drawn()}, PLAIN)[0]
+    junk = [r["id"] for r in rows[1:] if r["split"] == "gallery" and r["identity"] != rows[0]["identity"]]
+    parameters = [{"x_ignore": junk} if r["id"] == rows[0]["id"] else None for r in rows]
+    eased = retrieval.run(checked(data.assign(parameters=parameters)), {"m": Drawn()}, PLAIN)[0]
     first = [r.items["queries"]["mAP"][0] for r in (plain, eased)]
     assert first[1] == 1.0  # only positives are left to find
     assert plain.items["queries"]["mAP"][1:] == eased.items["queries"]["mAP"][1:]
     with pytest.raises(ValueError, match="row 1: x_ignore names 'nothing'"):
-        retrieval.run(data.replace(parameters=[{"x_ignore": ["nothing"]}] + [None] * 29), {"m": Drawn()}, PLAIN)
+        retrieval.run(checked(data.assign(parameters=[{"x_ignore": ["nothing"]}] + [None] * 29)), {"m": Drawn()}, PLAIN)
 
 
 def test_a_query_whose_positives_are_all_junk_has_none(draw: Images, tmp_path: Path) -> None:
     """As some of Revisited Oxford's have in the setting hard."""
     rows = ilgen_rows(draw, "roxford_hard", "split")
-    own = [r.id for r in rows if r.split == "gallery" and r.identity == rows[0].identity]
-    data = Manifest.from_rows(rows, tmp_path).replace(parameters=[{"x_ignore": own}] + [None] * 29)
+    own = [r["id"] for r in rows if r["split"] == "gallery" and r["identity"] == rows[0]["identity"]]
+    data = checked(a_table(rows, tmp_path).assign(parameters=[{"x_ignore": own}] + [None] * 29))
     with pytest.raises(ValueError, match="1 queries have no positive in the gallery: roxford_hard-0"):
         retrieval.run(data, {"m": Drawn()}, PLAIN)
     [result] = retrieval.run(data, {"m": Drawn()}, EvalSettings(bootstrap=0, on_error="skip"))
@@ -222,7 +223,7 @@ def test_a_query_whose_positives_are_all_junk_has_none(draw: Images, tmp_path: P
 
 def test_the_landmarks_mean_is_over_equal_settings(draw: Images, tmp_path: Path) -> None:
     def summary(*names: str) -> list[tuple[str, float | None]]:
-        data = Manifest.from_rows([r for n in names for r in ilgen_rows(draw, n, "split")], tmp_path)
+        data = a_table([r for n in names for r in ilgen_rows(draw, n, "split")], tmp_path)
         model = Drawn("Backbone:vit_large_patch16_siglip_384.webli")
         [result] = retrieval.run(data, {"m": model}, PLAIN)
         return [(str(r["measure"]), r["mAP"].paper) for r in result.rows if r["dataset"] == "rop"]  # type: ignore[union-attr]
@@ -236,7 +237,7 @@ def test_the_landmarks_mean_is_over_equal_settings(draw: Images, tmp_path: Path)
 def test_all_six_sets_give_the_paper_s_columns_beside_ours(draw: Images, tmp_path: Path) -> None:
     names = ("met", "roxford_hard", "roxford_medium", "rparis_hard", "rparis_medium", "gldv2", "sop", "instre",
              "mini_ilias")  # fmt: skip
-    data = Manifest.from_rows([r for n in names for r in ilgen_rows(draw, n, "split")], tmp_path)
+    data = a_table([r for n in names for r in ilgen_rows(draw, n, "split")], tmp_path)
     model = Drawn("Backbone:vit_large_patch16_siglip_384.webli")
     [result] = retrieval.run(data, {"m": model}, PLAIN)
     paper = {row["dataset"]: v.paper for row in result.rows if isinstance(v := row["mAP"], Value) and v.paper}
@@ -253,19 +254,19 @@ def test_all_six_sets_give_the_paper_s_columns_beside_ours(draw: Images, tmp_pat
 
 def test_a_query_without_a_positive_or_gallery_is_named(draw: Images, tmp_path: Path) -> None:
     rows = ilgen_rows(draw, "mine", "split")
-    lone = Manifest.from_rows([r for r in rows if r.identity != "mine-2" or r.split == "query"], tmp_path)
+    lone = a_table([r for r in rows if r["identity"] != "mine-2" or r["split"] == "query"], tmp_path)
     with pytest.raises(ValueError, match="dataset mine: 1 queries have no positive in the gallery: mine-2"):
         retrieval.run(lone, {"m": Drawn()}, PLAIN)
     [result] = retrieval.run(lone, {"m": Drawn()}, EvalSettings(bootstrap=0, on_error="skip"))
     assert result.rows[0]["mAP"].count == 5  # type: ignore[union-attr]
     with pytest.raises(ValueError, match=r"no gallery .*there are the splits 'query'"):
-        retrieval.run(Manifest.from_rows([r for r in rows if r.split == "query"], tmp_path), {"m": Drawn()}, PLAIN)
+        retrieval.run(a_table([r for r in rows if r["split"] == "query"], tmp_path), {"m": Drawn()}, PLAIN)
 
 
 # NearID
 
 
-def bench(draw: Images, root: Path, engines: Sequence[str] = nearid.GROUPS["fill"], parts: bool = True) -> Manifest:
+def bench(draw: Images, root: Path, engines: Sequence[str] = nearid.GROUPS["fill"], parts: bool = True) -> DataFrame:
     """Identities of three views, of which some are missing, with distractors of each engine; and part-edits."""
     rows = []
     for who in range(8):
@@ -273,25 +274,25 @@ def bench(draw: Images, root: Path, engines: Sequence[str] = nearid.GROUPS["fill
         for view in (1, 2, 3):
             if (who, view) in ((1, 2), (2, 3)):
                 continue
-            rows.append(Row(name, draw(who, view), id=f"{name}/view{view}", mask=draw(who, view), split="test",
+            rows.append(a_row(name, draw(who, view), id=f"{name}/view{view}", mask=draw(who, view), split="test",
                             parameters={"x_view": view}))  # fmt: skip
             for e, engine in enumerate(engines):
                 if (who, view, e) == (3, 1, 0):
                     continue
                 path = draw(100 + who, view, e + 1) if (who + view + e) % 3 else draw(who, view, e + 1)
                 parent, made = f"{name}/view{view}", f"{name}/view{view}/{engine}"
-                rows.append(Row(made, path, id=made, role="distractor", mask=draw(who, view), engine=engine,
+                rows.append(a_row(made, path, id=made, role="distractor", mask=draw(who, view), engine=engine,
                                 parent=parent, split="test"))  # fmt: skip
         for view in (1, 2) if parts else ():
             parent, made = f"mtg/{who}/view{view}", f"mtg/{who}/view{view}/edit"
-            rows.append(Row(f"mtg/{who}", draw(50 + who, view), id=parent, parameters={"x_view": view}, split="test"))
-            rows.append(Row(made, draw(50 + who, view, 9), id=made, role="part-edit", oracle=(who * view % 7) / 7,
+            rows.append(a_row(f"mtg/{who}", draw(50 + who, view), id=parent, parameters={"x_view": view}, split="test"))
+            rows.append(a_row(made, draw(50 + who, view, 9), id=made, role="part-edit", oracle=(who * view % 7) / 7,
                             parent=parent, split="test"))  # fmt: skip
-    return Manifest.from_rows(rows, root)
+    return a_table(rows, root)
 
 
-def slow_margins(data: Manifest, x: np.ndarray, engine: str, prefix: str = "nearid") -> list[np.ndarray]:
-    at = {name: k for k, name in enumerate(data.column("id"))}
+def slow_margins(data: DataFrame, x: np.ndarray, engine: str, prefix: str = "nearid") -> list[np.ndarray]:
+    at = {name: k for k, name in enumerate(data["id"].tolist())}
     found = []
     for who in range(8):
         own = []
@@ -342,9 +343,9 @@ def test_part_edits_give_margins_and_the_oracle_s_correlation(draw: Images, tmp_
     data = bench(draw, tmp_path, ())
     model = Drawn()
     [result] = nearid.run(data, {"m": model}, EvalSettings(bootstrap=40))
-    x, at = model.of(data), {name: k for k, name in enumerate(data.column("id"))}
+    x, at = model.of(data), {name: k for k, name in enumerate(data["id"].tolist())}
     found = values(result, source="MTG")
-    oracle = data.column("oracle")
+    oracle = data["oracle"].tolist()
     z = {}
     for i, j in itertools.product((1, 2), repeat=2):
         edits = [at[f"mtg/{who}/view{j}/edit"] for who in range(8)]
@@ -369,7 +370,7 @@ def test_the_paper_s_values_stand_beside_its_models(draw: Images, tmp_path: Path
     assert all(v.paper is None for row in whole[1].rows for v in row.values() if isinstance(v, Value))
     assert values(whole[0], source="all")["SSR"].paper is None  # the paper's is over nine engines, these are seven
     nine = bench(draw, tmp_path, nearid.GROUPS["fill"] + nearid.GROUPS["unseen canny"], parts=False)
-    [all_nine] = nearid.run(nine.replace(split="val"), {"m": siglip}, PLAIN)
+    [all_nine] = nearid.run(checked(nine.assign(split="val")), {"m": siglip}, PLAIN)
     assert values(all_nine, source="all")["SSR"].paper == pytest.approx(0.298)
     assert "measured on the split val; the paper's numbers are of test (--split)" in all_nine.notes
     assert not any("split" in note for note in whole[0].notes)
@@ -402,8 +403,8 @@ def test_the_papers_numbers_are_of_whole_images_and_class_features(draw: Images,
             return Embedding(cls, cls[:, None, :].repeat(1, 4, 1) if patches else None)
 
     siglip = Patches("Backbone:vit_large_patch16_siglip_384.webli")
-    rows = [replace(row, mask=row.path) for row in ilgen_rows(draw, "met", "split")]
-    data = Manifest.from_rows(rows, tmp_path)
+    rows = [{**row, "mask": row["path"]} for row in ilgen_rows(draw, "met", "split")]
+    data = a_table(rows, tmp_path)
     settings = (PLAIN, EvalSettings(bootstrap=0, look=Look(True)), EvalSettings(bootstrap=0, distance="patch"))
     printed = [retrieval.run(data, {"m": siglip}, each)[0].rows[0]["mAP"].paper for each in settings]  # type: ignore[union-attr]
     assert printed == [pytest.approx(0.673), None, None]
@@ -414,7 +415,7 @@ def test_the_papers_numbers_are_of_whole_images_and_class_features(draw: Images,
 
 
 def test_pairs_without_an_answer_leave_no_margin_and_are_noted(draw: Images, tmp_path: Path) -> None:
-    def scores(data: Manifest, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    def scores(data: DataFrame, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return np.where(np.arange(len(a)) % 5 == 4, np.nan, np.random.default_rng(len(a)).random(len(a)))
 
     data, wordless = bench(draw, tmp_path, ("SDXL",)), Scripted(scores)
@@ -428,26 +429,26 @@ def test_pairs_without_an_answer_leave_no_margin_and_are_noted(draw: Images, tmp
 
 
 def test_several_distractors_of_a_view_by_one_engine_are_separate_samples(draw: Images, tmp_path: Path) -> None:
-    rows = [Row("a", draw(1, v), id=f"a/{v}") for v in (1, 2)]
-    rows += [Row(f"a/{v}/{n}", draw(9, v, n + 1), id=f"a/{v}/{n}", role="distractor", parent=f"a/{v}")
+    rows = [a_row("a", draw(1, v), id=f"a/{v}") for v in (1, 2)]
+    rows += [a_row(f"a/{v}/{n}", draw(9, v, n + 1), id=f"a/{v}/{n}", role="distractor", parent=f"a/{v}")
              for v in (1, 2) for n in range(3 if v == 1 else 2)]  # fmt: skip
-    found = matched.matched(Manifest.from_rows(rows, tmp_path), ("distractor",), lambda row: "x")
+    found = matched.matched(a_table(rows, tmp_path), ("distractor",), ["x"] * len(rows))
     assert found.views.tolist() == [[0, 1]] * 3
     assert found.made.tolist() == [[2, 5], [3, 6], [4, -1]]
 
 
 def test_numbers_name_rows_as_their_text_does(draw: Images, tmp_path: Path) -> None:
     """Ids of a column of whole numbers are text, and `x_ignore` in JSON has numbers."""
-    rows = [replace(row, id=str(number)) for number, row in enumerate(ilgen_rows(draw, "roxford_hard", "split"))]
-    junk = [int(r.id) for r in rows if r.split == "gallery" and r.identity != rows[0].identity]
-    data = Manifest.from_rows(rows, tmp_path).replace(parameters=[{"x_ignore": junk}] + [None] * 29)
+    rows = [{**row, "id": str(number)} for number, row in enumerate(ilgen_rows(draw, "roxford_hard", "split"))]
+    junk = [int(r["id"]) for r in rows if r["split"] == "gallery" and r["identity"] != rows[0]["identity"]]
+    data = checked(a_table(rows, tmp_path).assign(parameters=[{"x_ignore": junk}] + [None] * 29))
     [result] = retrieval.run(data, {"m": Drawn()}, PLAIN)
     assert result.items["queries"]["mAP"][0] == 1.0  # only positives are left to find
     with pytest.raises(ValueError, match="row 1: x_ignore names True, but no row"):
-        retrieval.run(data.replace(parameters=[{"x_ignore": [True]}] + [None] * 29), {"m": Drawn()}, PLAIN)
+        retrieval.run(checked(data.assign(parameters=[{"x_ignore": [True]}] + [None] * 29)), {"m": Drawn()}, PLAIN)
 
 
 def test_splits_that_are_neither_queries_nor_gallery_are_named(draw: Images, tmp_path: Path) -> None:
-    rows = [replace(row, split="fold 1") for row in ilgen_rows(draw, "sop", "split")]
-    [result] = retrieval.run(Manifest.from_rows(rows, tmp_path), {"m": Drawn()}, PLAIN)
+    rows = [{**row, "split": "fold 1"} for row in ilgen_rows(draw, "sop", "split")]
+    [result] = retrieval.run(a_table(rows, tmp_path), {"m": Drawn()}, PLAIN)
     assert "dataset sop: no split of fold 1 is query or gallery: all images search all" in result.notes

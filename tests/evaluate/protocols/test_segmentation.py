@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from pandas import DataFrame
 from PIL import Image
 
 from idmetric import IDSim
-from idmetric.data.old_manifest.table import Manifest, Row
+from idmetric.data.manifest import checked
 from idmetric.evaluate.protocols import segmentation_idsim_table2c as segmentation
 from idmetric.evaluate.protocols.common.models import open_model
 from idmetric.evaluate.protocols.common.result import Result, Value
@@ -24,11 +25,12 @@ from idmetric.matching.heatmaps import heatmaps
 from idmetric.metric.heatmap import colors, overlay
 from idmetric.stream import Look
 from tests.evaluate.protocols.parts import values
+from tests.table_parts import a_row, a_table
 
 PLAIN = EvalSettings(bootstrap=0, workers=1)
 
 
-def make(folder: Path, **columns: Any) -> Manifest:
+def make(folder: Path, **columns: Any) -> DataFrame:
     """Four subjects: squares of their own color on noise, three images each of different sizes, with masks."""
     rows = []
     for k, color in enumerate([(220, 30, 30), (30, 200, 40), (40, 60, 230), (230, 220, 40)]):
@@ -43,12 +45,12 @@ def make(folder: Path, **columns: Any) -> Manifest:
             name = f"{k}-{view}"
             Image.fromarray(image).save(folder / f"{name}.png")
             Image.fromarray(mask).save(folder / f"{name}-mask.png")
-            rows.append(Row(f"s{k}", f"{name}.png", id=name, mask=f"{name}-mask.png", **columns))
-    return Manifest.from_rows(rows, folder)
+            rows.append(a_row(f"s{k}", f"{name}.png", id=name, mask=f"{name}-mask.png", **columns))
+    return a_table(rows, folder)
 
 
 @pytest.fixture
-def scenes(tmp_path: Path) -> Manifest:
+def scenes(tmp_path: Path) -> DataFrame:
     return make(tmp_path)
 
 
@@ -56,10 +58,10 @@ def row(result: Result, method: str = "prior") -> dict[str, Value]:
     return values(result, method=method)
 
 
-def test_the_priors_numbers_are_those_of_a_slow_computation(scenes: Manifest, metric: IDSim) -> None:
+def test_the_priors_numbers_are_those_of_a_slow_computation(scenes: DataFrame, metric: IDSim) -> None:
     [result] = segmentation.run(scenes, {"m": metric}, PLAIN)
-    path = {i: scenes.root / p for i, p in zip(scenes.column("id"), scenes.column("path"), strict=True)}
-    mask = {i: np.array(Image.open(scenes.root / p)) > 0 for i, p in zip(path, scenes.column("mask"), strict=True)}
+    path = dict(zip(scenes["id"], scenes["path"], strict=True))
+    mask = {name: np.array(Image.open(file)) > 0 for name, file in zip(scenes["id"], scenes["mask"], strict=True)}
 
     def boxed(of: np.ndarray) -> np.ndarray:
         y, x = np.nonzero(of)
@@ -106,7 +108,7 @@ def test_the_priors_numbers_are_those_of_a_slow_computation(scenes: Manifest, me
     assert sum(items["present"]) == 8
 
 
-def test_a_perfect_sam_scores_one(scenes: Manifest, metric: IDSim, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_perfect_sam_scores_one(scenes: DataFrame, metric: IDSim, monkeypatch: pytest.MonkeyPatch) -> None:
     class Oracle:
         """Finds the square of every image by its mask, for any subject."""
 
@@ -131,7 +133,7 @@ def test_a_perfect_sam_scores_one(scenes: Manifest, metric: IDSim, monkeypatch: 
 
 def test_table_2c_stands_beside_pods_alone(tmp_path: Path, metric: IDSim) -> None:
     parts = ["train", "test_dense", "test"] * 4
-    data = make(tmp_path, dataset="pods").replace(x_part=parts)
+    data = checked(make(tmp_path, dataset="pods").assign(x_part=parts))
     line = {"subject": "a", "present": True, "score": 0.5, "iou": 0.7, "intersection": 7, "union": 10}
     found = Segmentation([line])
     for label, printed in (
@@ -147,12 +149,12 @@ def test_table_2c_stands_beside_pods_alone(tmp_path: Path, metric: IDSim) -> Non
     assert set(result.items["prior"]["image"]) == {f"{k}-1" for k in range(4)}  # test_dense, not test
 
 
-def test_drawn_others_are_others_and_follow_the_seed(scenes: Manifest) -> None:
+def test_drawn_others_are_others_and_follow_the_seed(scenes: DataFrame) -> None:
     looked, _ = tasks(scenes, PLAIN, 3)
     again, _ = tasks(scenes, PLAIN, 3)
     other, _ = tasks(scenes, EvalSettings(seed=1), 3)
     assert looked == again != other
-    names = scenes.column("identity")
+    names = scenes["identity"].tolist()
     for task in looked:
         assert len(task.distractors) == 3
         assert all(names[r] != task.subject for r in task.distractors)
@@ -160,14 +162,14 @@ def test_drawn_others_are_others_and_follow_the_seed(scenes: Manifest) -> None:
         assert task.reference not in task.targets
 
 
-def test_left_out_identities_are_noted_and_impossible_requests_refused(scenes: Manifest, metric: IDSim) -> None:
+def test_left_out_identities_are_noted_and_impossible_requests_refused(scenes: DataFrame, metric: IDSim) -> None:
     masks = [None if i == "0-1" or i.startswith("3-") else m for i, m in zip(
-        scenes.column("id"), scenes.column("mask"), strict=True)]  # fmt: skip
-    [result] = segmentation.run(scenes.replace(mask=masks), {"m": metric}, PLAIN)
+        scenes["id"].tolist(), scenes["mask"].tolist(), strict=True)]  # fmt: skip
+    [result] = segmentation.run(checked(scenes.assign(mask=masks)), {"m": metric}, PLAIN)
     assert result.notes == ["1 identities lack a reference or a target with a mask: s3"]
     assert row(result)["pointing"].count == 5
     with pytest.raises(ValueError, match="no identity has a reference"):
-        segmentation.run(scenes.replace(mask=None), {"m": metric}, PLAIN)
+        segmentation.run(checked(scenes.assign(mask=None)), {"m": metric}, PLAIN)
     with pytest.raises(ValueError, match="models without patches: hsv"):
         segmentation.run(scenes, {"hsv": open_model("hsv")}, PLAIN)
     with pytest.raises(ValueError, match="whole images"):

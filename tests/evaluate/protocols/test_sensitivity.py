@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from pandas import DataFrame
 from PIL import Image
 from scipy import stats
 
-from idmetric.data.old_manifest.table import Manifest, Row, read
+from idmetric.data.manifest import checked, read, take, write
 from idmetric.evaluate.protocols.common.result import Result, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
 from idmetric.evaluate.protocols.sensitivity_idsim_fig6 import SensitivityOptions, cells, run
 from idmetric.metric.idsim import IDSim
 from tests.evaluate.protocols.parts import PLAIN, Scripted, values
+from tests.table_parts import a_row, a_table, where
 
 STRENGTHS, LEVELS = (0.0, 0.5, 1.0), (0.5, 1.0)
 
 
 @pytest.fixture(scope="module")
-def grid(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+def grid(tmp_path_factory: pytest.TempPathFactory) -> DataFrame:
     """Four instances: a square (identity = its color) before a background (one factor) in a light (another)."""
-    root, rows, factors, contexts, identities = tmp_path_factory.mktemp("grid"), [], [], [], []
+    root, rows = tmp_path_factory.mktemp("grid"), []
     for thing in range(4):
         rng = np.random.default_rng(thing)
         ground, other_ground, color, other = rng.integers(20, 230, (4, 3))
@@ -37,29 +38,28 @@ def grid(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
                 name = f"{thing}-{factor}-{level}-{strength}.png"
                 Image.fromarray(array.astype(np.uint8)).save(root / name)
                 anchor = factor == "none" and strength == 0
-                rows.append(Row(f"thing{thing}" + (f"~{strength}" if strength else ""), name, group=f"thing{thing}",
-                                slot="anchor" if anchor else "candidate"))  # fmt: skip
-                factors.append(factor)
-                contexts.append(level)
-                identities.append(strength)
-    manifest = Manifest.from_rows(rows, root)
-    return manifest.replace(x_factor=factors, x_factor_change=contexts, x_identity_change=identities)
+                rows.append(
+                    a_row(f"thing{thing}" + (f"~{strength}" if strength else ""), name, group=f"thing{thing}",
+                          slot="anchor" if anchor else "candidate", factor=factor, factor_change=level,
+                          identity_change=strength)
+                )  # fmt: skip
+    return a_table(rows, root)
 
 
 def value(result: Result, which: str, column: str) -> Value:
     return values(result, which=which)[column]
 
 
-def slow(model: IDSim, grid: Manifest, factor: str) -> dict[str, tuple[float, float, float]]:
+def slow(model: IDSim, grid: DataFrame, factor: str) -> dict[str, tuple[float, float, float]]:
     """Instance -> sensitivity to identity, to the factor, and R^2, by the normal equations."""
-    vectors = model.embed(grid.sources(), patches=False).cls.double().numpy()
+    vectors = model.embed(grid["path"].tolist(), patches=False).cls.double().numpy()
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     found = {}
-    for instance in dict.fromkeys(grid.column("group")):
-        own = [r for r in range(len(grid)) if grid.column("group")[r] == instance]
-        [anchor] = [r for r in own if grid.column("slot")[r] == "anchor"]
-        points = [r for r in own if grid.column("x_factor")[r] in (factor, "none")]
-        design = np.array([[1, grid.column("x_factor_change")[r], grid.column("x_identity_change")[r]] for r in points])
+    for instance in grid["group"].unique():
+        own = grid[grid["group"] == instance]
+        [anchor] = own.index[own["slot"] == "anchor"]
+        points = own.index[own["factor"].isin((factor, "none"))]
+        design = np.array([[1, grid["factor_change"][r], grid["identity_change"][r]] for r in points])
         target = np.array([vectors[r] @ vectors[anchor] for r in points])
         beta = np.linalg.solve(design.T @ design, design.T @ target)
         left, whole = ((target - design @ beta) ** 2).sum(), ((target - target.mean()) ** 2).sum()
@@ -67,7 +67,7 @@ def slow(model: IDSim, grid: Manifest, factor: str) -> dict[str, tuple[float, fl
     return found
 
 
-def test_slopes_are_those_of_the_normal_equations(model: IDSim, grid: Manifest) -> None:
+def test_slopes_are_those_of_the_normal_equations(model: IDSim, grid: DataFrame) -> None:
     [result] = run(grid, {"m": model}, PLAIN)
     identities = []
     for factor in ("background", "light"):
@@ -85,16 +85,13 @@ def test_slopes_are_those_of_the_normal_equations(model: IDSim, grid: Manifest) 
     assert value(result, "background", "identity").value > 0  # other colors are less alike
 
 
-def test_an_anchor_need_not_say_that_nothing_was_changed(grid: Manifest) -> None:
-    silent = grid.replace(**{
-        f"x_{name}": [None if slot == "anchor" else x for slot, x in
-                      zip(grid.column("slot"), grid.column(f"x_{name}"), strict=True)]
-        for name in ("factor", "factor_change", "identity_change")
-    })  # fmt: skip
+def test_an_anchor_need_not_say_that_nothing_was_changed(grid: DataFrame) -> None:
+    names = ["factor", "factor_change", "identity_change"]
+    silent = grid.assign(**grid[names].astype(object).where(grid["slot"] != "anchor", None))
     assert cells(silent) == cells(grid)
 
 
-def test_intervals_are_students_over_instances(model: IDSim, grid: Manifest) -> None:
+def test_intervals_are_students_over_instances(model: IDSim, grid: DataFrame) -> None:
     [result] = run(grid, {"m": model}, EvalSettings())
     lines = result.items["fits"]
     for which in ("light", "all"):
@@ -106,24 +103,22 @@ def test_intervals_are_students_over_instances(model: IDSim, grid: Manifest) -> 
         assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
 
 
-def hundred_instances(folder: Path) -> tuple[Manifest, np.ndarray]:
+def hundred_instances(folder: Path) -> tuple[DataFrame, np.ndarray]:
     """Smallest grids of 100 instances, and the score of each picture, whose slopes vary between instances."""
     rng = np.random.default_rng(7)
-    rows, factors, changes, identities, scores = [], [], [], [], []
+    rows, scores = [], []
     Image.new("RGB", (8, 8)).save(folder / "any.png")
     for thing in range(100):
         slope, context_slope = rng.normal(0.6, 0.2), rng.normal(0.1, 0.05)
         for identity in (0.0, 1.0):
             for change in (0.0, 1.0):
                 slot = "candidate" if identity or change else "anchor"
-                rows.append(Row(f"{thing}", "any.png", id=f"{thing}-{identity}-{change}", group=f"{thing}", slot=slot))
-                factors.append("light")
-                changes.append(change)
-                identities.append(identity)
+                rows.append(
+                    a_row(f"{thing}", "any.png", id=f"{thing}-{identity}-{change}", group=f"{thing}", slot=slot,
+                          factor="light", factor_change=change, identity_change=identity)
+                )  # fmt: skip
                 scores.append(1 - slope * identity - context_slope * change)
-    manifest = Manifest.from_rows(rows, folder)
-    columns = {"x_factor": factors, "x_factor_change": changes, "x_identity_change": identities}
-    return manifest.replace(**columns), np.array(scores)
+    return a_table(rows, folder), np.array(scores)
 
 
 def test_the_papers_uncertainty_is_that_of_100_instances_resampled_1000_times(tmp_path: Path) -> None:
@@ -143,9 +138,9 @@ def test_the_papers_uncertainty_is_that_of_100_instances_resampled_1000_times(tm
         assert (found.count, spread.count, spread.low) == (100, 100, None)
 
 
-def test_the_papers_uncertainty_of_two_instances_is_that_of_their_four_draws(model: IDSim, grid: Manifest) -> None:
+def test_the_papers_uncertainty_of_two_instances_is_that_of_their_four_draws(model: IDSim, grid: DataFrame) -> None:
     """Twice the lower, the mean twice, twice the higher: a standard deviation of their distance over the root of 8."""
-    two = grid.filter(lambda row: row.group in ("thing0", "thing1"))
+    two = where(grid, group=("thing0", "thing1"))
     [result] = run(two, {"m": model}, EvalSettings(bootstrap=4000))
     lines = result.items["fits"]
     for which in ("light", "all"):
@@ -159,20 +154,20 @@ def test_the_papers_uncertainty_of_two_instances_is_that_of_their_four_draws(mod
         assert value(result, which, "identity SD").value == pytest.approx((high - low) / np.sqrt(8), rel=0.05)
 
 
-def test_without_samples_the_papers_uncertainty_is_left_out(model: IDSim, grid: Manifest) -> None:
+def test_without_samples_the_papers_uncertainty_is_left_out(model: IDSim, grid: DataFrame) -> None:
     [result] = run(grid, {"m": model}, PLAIN)
     assert not any("SD" in name or "resampled" in name for row in result.rows for name in row)
 
 
-def test_a_metric_that_sees_no_context_is_not_sensitive_to_it(grid: Manifest) -> None:
+def test_a_metric_that_sees_no_context_is_not_sensitive_to_it(grid: DataFrame) -> None:
     def oracle(slope: float) -> Scripted:
-        return Scripted(lambda data, a, b: 1 - slope * np.array(data.column("x_identity_change"))[a])
+        return Scripted(lambda data, a, b: 1 - slope * data["identity_change"].to_numpy()[a])
 
     [result] = run(grid, {"o": oracle(0.7)}, PLAIN)
     for factor in ("background", "light"):
         found = [value(result, factor, column).value for column in ("identity", "context", "R^2")]
         assert found == pytest.approx([0.7, 0, 1], abs=1e-9)
-    scaled = grid.replace(x_identity_change=[10 * x for x in grid.column("x_identity_change")])
+    scaled = checked(grid.assign(identity_change=10 * grid["identity_change"]))
     [raw] = run(scaled, {"o": oracle(0.07)}, PLAIN)
     [unit] = run(scaled, {"o": oracle(0.07)}, PLAIN, SensitivityOptions(rescale=True))
     assert value(raw, "light", "identity").value == pytest.approx(0.07)
@@ -180,7 +175,7 @@ def test_a_metric_that_sees_no_context_is_not_sensitive_to_it(grid: Manifest) ->
     assert unit.settings["rescale"] is True
 
 
-def test_comparisons_without_an_answer_are_left_out(grid: Manifest) -> None:
+def test_comparisons_without_an_answer_are_left_out(grid: DataFrame) -> None:
     judge = Scripted(lambda data, a, b: np.where(np.arange(len(a)) == 3, np.nan, np.arange(len(a)) % 5 / 5))
     [result] = run(grid, {"j": judge}, PLAIN)
     assert result.notes == ["edit grids: 1 of 60 comparisons have no answer and are left out"]
@@ -188,28 +183,23 @@ def test_comparisons_without_an_answer_are_left_out(grid: Manifest) -> None:
 
 
 def test_a_grid_reads_the_same_from_csv_from_parameters_and_with_splits(
-    model: IDSim, grid: Manifest, tmp_path: Path
+    model: IDSim, grid: DataFrame, tmp_path: Path
 ) -> None:
     [expected] = run(grid, {"m": model}, PLAIN)
-    grid.write(tmp_path / "grid.csv")
+    write(grid, tmp_path / "grid.csv")
     [from_csv] = run(read(tmp_path / "grid.csv"), {"m": model}, PLAIN)
-    names = ("factor", "factor_change", "identity_change")
-    changes = zip(*(grid.column(f"x_{name}") for name in names), strict=True)
-    bare = [
-        replace(row, parameters=dict(zip(names, change, strict=True)))
-        for row, change in zip(grid, changes, strict=True)
-    ]
-    [from_parameters] = run(Manifest.from_rows(bare, grid.root), {"m": model}, PLAIN)
+    names = ["factor", "factor_change", "identity_change"]
+    bare = checked(grid.drop(columns=names).assign(parameters=grid[names].to_dict("records")))
+    [from_parameters] = run(bare, {"m": model}, PLAIN)
     assert from_csv.rows == from_parameters.rows == expected.rows
-    halves = [row.identity < "thing2" for row in grid]
-    twice = grid.replace(group=[str(g)[:-1] + str(int(g[-1]) % 2) for g in grid.column("group")],
-                         split=["a" if half else "b" for half in halves])  # fmt: skip
+    groups = [f"{group[:-1]}{int(group[-1]) % 2}" for group in grid["group"]]
+    twice = checked(grid.assign(group=groups, split=np.where(grid["identity"] < "thing2", "a", "b")))
     [split] = run(twice, {"m": model}, PLAIN)
     assert value(split, "light", "identity") == value(expected, "light", "identity")
 
 
-def test_instances_may_lack_a_factor(model: IDSim, grid: Manifest) -> None:
-    fewer = grid.filter(lambda row: not (row.group == "thing0" and "-light-" in str(row.path)))
+def test_instances_may_lack_a_factor(model: IDSim, grid: DataFrame) -> None:
+    fewer = take(grid, (grid["group"] != "thing0") | ~grid["path"].str.contains("-light-"))
     [result] = run(fewer, {"m": model}, PLAIN)
     assert value(result, "light", "identity").count == 3
     assert value(result, "background", "identity").count == 4
@@ -220,19 +210,19 @@ def test_instances_may_lack_a_factor(model: IDSim, grid: Manifest) -> None:
     )
 
 
-def test_wrong_grids_are_named(model: IDSim, grid: Manifest) -> None:
+def test_wrong_grids_are_named(model: IDSim, grid: DataFrame) -> None:
     count = range(len(grid))
     for wrong, reason in (
-        (grid.filter(slot="anchor"), "no edit grids: rows with slot candidate and x_factor"),
-        (grid.filter(slot="candidate"), r"row 1: its instance \(group 'thing0'\) has 0 anchors"),
-        (grid.replace(x_identity_change=["much" if k == 4 else "0.5" for k in count]),
+        (where(grid, slot="anchor"), "no edit grids: rows with slot candidate and factor"),
+        (where(grid, slot="candidate"), r"row 1: its instance \(group 'thing0'\) has 0 anchors"),
+        (checked(grid.assign(identity_change=["much" if k == 4 else "0.5" for k in count])),
          "row 5: identity_change is 'much': a number says how much was changed"),
-        (grid.replace(x_factor_change=[None if k == 6 else 0.5 for k in count]), "row 7: factor_change is None"),
-        (grid.filter(x_factor="none"), "no context factor: all rows are 'none'"),
-        (grid.replace(slot=["anchor" if k in (0, 8) else "candidate" for k in count]),
+        (grid.assign(factor_change=[None if k == 6 else 0.5 for k in count]), "row 7: factor_change is None"),
+        (where(grid, factor="none"), "no context factor: all rows are 'none'"),
+        (checked(grid.assign(slot=["anchor" if k in (0, 8) else "candidate" for k in count])),
          r"row 9: its instance \(group 'thing0'\) has 2 anchors"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=reason):
             run(wrong, {"m": model}, PLAIN)
     with pytest.raises(ValueError, match=r"factor 'background': instance 'thing0': .* must both vary"):
-        run(grid.replace(x_identity_change=0.0), {"m": model}, PLAIN)
+        run(checked(grid.assign(identity_change=0.0)), {"m": model}, PLAIN)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from idmetric.data.old_manifest.table import read
+from idmetric.data.manifest import read
 from tests.browser_parts import Open, faults_of, overflows
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "human_study.py"
@@ -84,10 +84,11 @@ def test_labels_are_shares_of_votes_of_those_who_missed_no_sentinel(
     (answers / "broken.json").write_text("{")
     script["collect"](study, answers, tmp_path / "labels.csv")
 
-    rows = list(read(tmp_path / "labels.csv"))
-    labels = {row.group: row.label for row in rows if row.slot == "candidate"}
+    rows = read(tmp_path / "labels.csv")
+    candidates = rows[rows["slot"] == "candidate"]
+    labels = dict(zip(candidates["group"], candidates["label"], strict=True))
     assert labels == {name: k / 4 for k, name in enumerate(pairs[:-1])}
-    assert all(Path(row.path or "").is_file() for row in rows)
+    assert all(Path(path).is_file() for path in rows["path"])
     out, err = capsys.readouterr()
     assert "4 participants" in out
     assert "5 of 6 pairs" in out

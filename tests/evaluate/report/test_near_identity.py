@@ -7,15 +7,17 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.collections import PathCollection
+from pandas import DataFrame
 from PIL import Image
 from sklearn.decomposition import KernelPCA
 
 from idmetric import NearID
-from idmetric.data.old_manifest.table import Manifest, Row
 from idmetric.evaluate.report import near_identity as figures
 from idmetric.evaluate.report.attention import attention_maps
 from idmetric.metric.heatmap import overlay
+from idmetric.metric.images import read_image
 from tests.metric.models.test_nearid import SMALL, official
+from tests.table_parts import a_row, a_table
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "images"
 
@@ -29,7 +31,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return seen
 
 
-def manifest(folder: Path) -> Manifest:
+def manifest(folder: Path) -> DataFrame:
     """Identities 0 to 3 with two views each and a distractor of each view; the last two lack a view or a distractor."""
     rng = np.random.default_rng(0)
     rows = []
@@ -37,15 +39,15 @@ def manifest(folder: Path) -> Manifest:
         for view in range(1 if k == 4 else 2):
             name = f"{k}/{view}"
             base = {"background": name, "parameters": {"x_view": view + 1}}
-            rows.append(Row(identity=str(k), id=name, **base))  # type: ignore[arg-type]
+            rows.append(a_row(identity=str(k), id=name, **base))
             if k != 5:
-                rows.append(Row(identity=f"{name}/near", id=f"{name}/near", role="distractor", parent=name))
+                rows.append(a_row(identity=f"{name}/near", id=f"{name}/near", role="distractor", parent=name))
     found = []
     for number, row in enumerate(rows):
         path = folder / f"{number}.png"
         Image.fromarray(rng.integers(0, 256, (60, 60, 3), dtype=np.uint8)).save(path)
-        found.append(Row(**{**row.__dict__, "path": str(path)}))
-    return Manifest.from_rows(found)
+        found.append({**row, "path": str(path)})
+    return a_table(found)
 
 
 def test_circles_are_views_and_crosses_their_distractors(tmp_path: Path, drawn: list[Any]) -> None:
@@ -60,7 +62,7 @@ def test_circles_are_views_and_crosses_their_distractors(tmp_path: Path, drawn: 
 
     # in the manifest, views and distractors take turns
     order = [row for k in range(4) for row in (4 * k, 4 * k + 2, 4 * k + 1, 4 * k + 3)]
-    vectors = metric.embed([data.image(row) for row in order]).cls.double().numpy()
+    vectors = metric.embed([read_image(data["path"][row]) for row in order]).cls.double().numpy()
     places = KernelPCA(2, kernel="cosine").fit_transform(vectors)
     clouds = [c for c in left.collections if isinstance(c, PathCollection)]
     np.testing.assert_allclose(np.vstack([c.get_offsets() for c in clouds]), places, atol=1e-6)

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pandas import DataFrame
 
 from idmetric.cli.eval import main
-from idmetric.data.old_manifest.table import Manifest
 from idmetric.evaluate.protocols.common import tables
 from idmetric.evaluate.protocols.common.models import open_model
 from idmetric.evaluate.protocols.common.result import Result, Value
@@ -47,7 +47,7 @@ def test_one_reference_per_subject_gives_a_page(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def full(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Manifest]:
+def full(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, DataFrame]:
     """A result with every column that it can have, and its data."""
     root = outputs(tmp_path_factory.mktemp("full"), references=2)
     clip = open_model(f"dual:{clip_folder(root, 'clip')}", device="cpu")
@@ -80,7 +80,7 @@ def without_each(result: Result) -> Iterator[tuple[str, Result]]:
         yield f"images {name}", Result(**{**vars(result), "items": {**result.items, "images": images}})
 
 
-def test_every_column_may_be_absent(full: tuple[Result, Manifest], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_column_may_be_absent(full: tuple[Result, DataFrame], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("idmetric.evaluate.report.plots.save_figure", lambda figure, path: Path(path).touch())
     draw = evaluation._plots
     result, data = full

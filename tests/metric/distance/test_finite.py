@@ -15,7 +15,6 @@ from idmetric import IDSim, NonFiniteError, load
 from idmetric.cli import score
 from idmetric.data.embed import embed_rows
 from idmetric.data.manifest import ManifestError, checked
-from idmetric.data.old_manifest.bridge import to_manifest
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, bind
 from idmetric.gallery import Gallery
 from idmetric.metric.embedding import Embedding, is_finite
@@ -139,7 +138,7 @@ def test_no_store_takes_what_is_not_finite(overflowing: Path, tmp_path: Path) ->
         for reason in Gallery(tmp_path / "g", half).update(tmp_path / "photos").unreadable.values()
     )
     with pytest.raises(ManifestError, match="in float16 is not finite"):
-        bind(to_manifest(table), {"large": half}, EvalSettings())
+        bind(table, {"large": half}, EvalSettings())
 
 
 # Commands

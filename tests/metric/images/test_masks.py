@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image, ImageDraw
 
 import idmetric
-from idmetric.data.old_manifest.check import faults
-from idmetric.data.old_manifest.table import Manifest, Row
+from idmetric.data.check import faults
+from idmetric.data.manifest import checked
 from idmetric.metric.embedder import Embedder
 from idmetric.metric.images import ImageReadError, Outside, describe, read_image
 from idmetric.metric.loss import IdentityLoss
@@ -395,7 +396,7 @@ def test_a_mask_of_the_stored_pixels_is_turned_as_its_photo(orientation: int, me
     cover.save(mask_path)
     distance = metric(path, EXAMPLES / "mug_b.png", mask_a=mask_path, outside="crop")
     assert torch.equal(distance, metric(upright, EXAMPLES / "mug_b.png", mask_a=standing, outside="crop"))
-    manifest = Manifest.from_rows([Row(identity="a", path=str(path), mask=str(mask_path))])
+    manifest = checked(pd.DataFrame({"identity": ["a"], "path": [str(path)], "mask": [str(mask_path)]}))
     assert not faults(manifest)
     black = Pictures.of(metric, manifest).read(0, foreground=True)
     assert torch.equal(black, metric.load(upright, standing, "black")[0])

@@ -1,4 +1,4 @@
-"""Columns of a manifest as protocols read them."""
+"""Columns of a manifest as protocols read them, and names in messages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from idmetric.data.old_manifest.table import Manifest
+    from pandas import DataFrame
 
 
 Array = NDArray[np.float64]
@@ -20,40 +20,22 @@ Group = tuple[str, str | None]  # name and split
 _SHOWN = 5
 
 
-def texts(data: Manifest, name: str, empty: str | None = None) -> NDArray[Any]:
-    """A column of texts as an array (N,) of objects, with `empty` in place of missing ones."""
-    column = [empty if text is None else text for text in data.column(name)]
-    return np.array(column, dtype=object)
+def own(data: DataFrame, name: str) -> list[Any]:
+    """A column that is not among the manifest's, also as x_`name`; None where it is empty, or if there is none."""
+    for column in (name, f"x_{name}"):
+        if column in data:
+            values = data[column].astype(object)
+            return list(values.where(values.notna(), None))
+    return [None] * len(data)
 
 
-def named(data: Manifest) -> Truths:
-    """Whether each row (N,) has an identity."""
-    return np.array([identity is not None for identity in data.column("identity")], dtype=bool)
-
-
-def free(data: Manifest, name: str) -> list[Any]:
-    """The column x_`name`; None for each row if the manifest lacks it."""
-    column = f"x_{name}"
-    if column not in data.table.column_names:
-        return [None] * len(data)
-    return data.column(column)
-
-
-def groups(data: Manifest, rows: Iterable[int] | None = None) -> dict[Group, dict[str, list[int]]]:
+def groups(data: DataFrame, rows: Ints | slice = slice(None)) -> dict[Group, dict[str, list[int]]]:
     """Group -> slot -> its rows (default: of all rows); groups of one name in two splits are two."""
-    names = data.column("group")
-    splits = data.column("split")
-    slots = data.column("slot")
-    if rows is None:
-        rows = range(len(data))
-
+    columns = data[["group", "split", "slot"]].iloc[rows]
     slots_of_groups: dict[Group, dict[str, list[int]]] = {}
-    for row in rows:
-        slot = slots[row]
-        if names[row] is not None and slot is not None:
-            group = (names[row], splits[row])
-            rows_of_slots = slots_of_groups.setdefault(group, {})
-            rows_of_slots.setdefault(slot, []).append(row)
+    for row, name, split, slot in columns[columns["group"].notna()].itertuples():
+        rows_of_slots = slots_of_groups.setdefault((name, split), {})
+        rows_of_slots.setdefault(slot, []).append(row)
     return slots_of_groups
 
 
@@ -73,9 +55,9 @@ def known(values: Array) -> list[float | None]:
     return items
 
 
-def parameters(data: Manifest) -> list[dict[str, Any]]:
+def parameters(data: DataFrame) -> list[dict[str, Any]]:
     """The parameters of each row; empty for a row without."""
-    return [json.loads(text or "{}") for text in data.column("parameters")]
+    return [json.loads(text or "{}") for text in data["parameters"]]
 
 
 def plain(name: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths, plain, texts
+from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths, plain
 from idmetric.evaluate.protocols.common.intervals import average, mean
 from idmetric.evaluate.protocols.common.paper_numbers import printed
 from idmetric.evaluate.protocols.common.ranked import Search, measure
@@ -19,7 +19,7 @@ from idmetric.evaluate.statistics.checks import first_highest
 from idmetric.evaluate.statistics.ranking import precision_at_1
 
 if TYPE_CHECKING:
-    from idmetric.data.old_manifest.table import Manifest
+    from pandas import DataFrame
 
 P1 = "P@1"
 IND, OOD = "IND", "OOD"  # in domain, out of domain
@@ -124,7 +124,7 @@ def answers(scorer: Scorer, questions: Questions) -> tuple[Array, Ints]:
 
 def measure_sets(
     scorer: Scorer,
-    data: Manifest,
+    data: DataFrame,
     sets: Sequence[Questions],
     benchmark: Benchmark,
     settings: EvalSettings,
@@ -139,7 +139,7 @@ def measure_sets(
     Raises:
         ValueError: if no question has an answer.
     """
-    ids = texts(data, "id")
+    ids = data["id"].to_numpy()
     order = {name: number for number, name in enumerate(benchmark.task_of)}
     values: dict[str, Value] = {}
     for questions in sorted(sets, key=lambda questions: order.get(questions.dataset, len(order))):

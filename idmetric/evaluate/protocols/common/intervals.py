@@ -8,7 +8,7 @@ fast for millions of pairs (`idmetric.evaluate.statistics.resampled`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ DIFFERENCE = (-2.0, 2.0)  # of two cosines or distances
 POSITIVE = (0.0, math.inf)
 
 
-def codes(names: Sequence[Any] | NDArray[Any]) -> Ints:
+def codes(names: Iterable[Any]) -> Ints:
     """A number (N,) for each name, equal for equal names; -1 for None."""
     numbers: dict[Any, int] = {None: -1}
     numbers_of_names = []

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.data.old_manifest.lineage import image_keys, lineages, parent_rows
-from idmetric.evaluate.protocols.common.columns import Ints, Truths, named, positions, texts
+from idmetric.data.split import blocks, image_keys, parent_rows
+from idmetric.evaluate.protocols.common.columns import Ints, Truths, positions
 from idmetric.evaluate.protocols.common.intervals import codes
 
 if TYPE_CHECKING:
-    from idmetric.data.old_manifest.table import Manifest
+    from pandas import DataFrame
 
 _DRAWS = 20  # tries for a new pair
 
@@ -44,12 +44,14 @@ class LabeledPairs:
         return LabeledPairs(*columns)
 
 
-def usable(data: Manifest) -> Manifest:
+def usable(data: DataFrame) -> DataFrame:
     """Rows of known identity without part-edits, which show neither the same object nor a different one."""
-    return data.take(named(data) & (texts(data, "role") != "part-edit"))
+    from idmetric.data.manifest import take  # loads pandas, which the help does without
+
+    return take(data, data["identity"].notna() & (data["role"] != "part-edit"))
 
 
-def draw_pairs(data: Manifest, each: int = 10, seed: int = 0, strangers: int = 0) -> LabeledPairs:
+def draw_pairs(data: DataFrame, each: int = 10, seed: int = 0, strangers: int = 0) -> LabeledPairs:
     """Pairs of one identity and of two, equally many, without repetition.
 
     Up to half of the latter are hard: `context`, an image and the distractor or identity edit made from it; `kin`, an
@@ -63,15 +65,14 @@ def draw_pairs(data: Manifest, each: int = 10, seed: int = 0, strangers: int = 0
         ValueError: if no identity has two images, or there are fewer than three families.
     """
     rng = np.random.default_rng(seed)
-    identity = codes(data.column("identity"))
+    identity = codes(data["identity"])
     image = codes(image_keys(data))
-    family = codes(lineages(data).tolist())
+    family = blocks(data, groups=False)
     parent = parent_rows(data)
-    datasets = [name or "" for name in data.column("dataset")]
+    datasets = data["dataset"].fillna("")
     dataset = codes(datasets)
-    categories = data.column("category")
-    category = codes(list(zip(datasets, categories, strict=True)))  # of a dataset
-    category[[name is None for name in categories]] = -1
+    category = codes(zip(datasets, data["category"], strict=True))  # of a dataset
+    category[data["category"].isna()] = -1
 
     rows_of_identity = positions(identity)
     rows_of_family = positions(family)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.data.old_manifest.lineage import VIEW_ROLES, image_keys, matched_sets, parent_rows
+from idmetric.data.split import VIEW_ROLES, image_keys, parent_rows
 from idmetric.evaluate.protocols.common.columns import Array, Ints, parameters
 from idmetric.evaluate.protocols.common.intervals import COSINE, Names, any_statistic, mean, ratio
 from idmetric.evaluate.protocols.common.paper_numbers import NONE, Pair
@@ -20,7 +20,7 @@ from idmetric.evaluate.protocols.common.scorers import EvalSettings, Scorer
 from idmetric.evaluate.statistics.margins import directed_margins, margin_rates, oracle_agreement
 
 if TYPE_CHECKING:
-    from idmetric.data.old_manifest.table import Manifest
+    from pandas import DataFrame
 
 _MANY = 64  # views of an identity, at most: a table of more views is probably a mistake
 
@@ -49,34 +49,30 @@ class Matched:
         return replace(self, views=views, made=self.made[:, is_edited])
 
 
-def matched(
-    data: Manifest,
-    roles: Sequence[str],
-    source: Callable[[int], str],
-) -> Matched:
+def matched(data: DataFrame, roles: Sequence[str], sources: Sequence[str]) -> Matched:
     """Samples of rows of these roles: an identity's views, each with its first, second, ... image from one source.
 
     `parameters.x_view` (from 1) gives the place of a view, else the manifest's order does; a missing view leaves its
     place empty, and distractors stay with their views. Two rows that show one image are one view.
 
     Args:
-        roles: distractor, identity-edit or part-edit. source: of a row number, its label.
+        roles: distractor, identity-edit or part-edit. sources: label (N,) of each row, such as its engine.
 
     Raises:
         ValueError: if two views of an identity have one place, or there are too many for this protocol.
     """
     keys = image_keys(data)
-    names = data.column("identity")
+    names = data["identity"].tolist()
     parents = parent_rows(data)
-    roles_of = data.column("role")
     number_of_view: dict[tuple[str, str], int] = {}  # identity and image -> number of the view
     rows: dict[tuple[str, int], int] = {}  # identity and number of the view -> row
     view_counts: Counter[str] = Counter()
     values_of = parameters(data)
 
-    for row in range(len(data)):
+    is_view = data["role"].isin(VIEW_ROLES) & data["identity"].notna()
+    for row in np.flatnonzero(is_view).tolist():
         name, key = names[row], keys[row]
-        if name is None or roles_of[row] not in VIEW_ROLES or (name, key) in number_of_view:
+        if (name, key) in number_of_view:
             continue
         number = view_counts[name]
         stated = values_of[row].get("x_view")
@@ -91,26 +87,31 @@ def matched(
         rows[name, number] = row
         view_counts[name] += 1
 
-    edits = []
-    for row in range(len(data)):
-        parent = parents[row]
-        name = names[parent]
-        number_of_parent = number_of_view.get((name, keys[parent]))
-        if roles_of[row] in roles and parent >= 0 and number_of_parent is not None:
-            edits.append((name, number_of_parent, source(row), row))
-    samples = matched_sets(edits)  # (identity, source, ...) -> number of the view -> row
+    # the images made from each view by one source, in their order (NearID, section 3.4)
+    samples: dict[tuple[str, str, int], dict[int, int]] = {}  # identity, source, n -> number of the view -> row
+    edit_counts: Counter[tuple[str, int, str]] = Counter()
+    is_edit = data["role"].isin(roles) & (parents >= 0)
+    for row in np.flatnonzero(is_edit).tolist():
+        name = names[parents[row]]
+        number_of_parent = number_of_view.get((name, keys[parents[row]]))
+        if number_of_parent is None:
+            continue
+        edits_of_view = name, number_of_parent, sources[row]
+        sample_key = name, sources[row], edit_counts[edits_of_view]
+        edit_counts[edits_of_view] += 1
+        samples.setdefault(sample_key, {})[number_of_parent] = row
 
     width = 1 + max((number for _, number in rows), default=-1)
     shape = len(samples), width
     views = np.full(shape, -1, dtype=np.int64)
     edited = np.full(shape, -1, dtype=np.int64)
-    identities, sources = [], []
+    identities, labels = [], []
     for sample, ((name, label, _), edited_rows) in enumerate(samples.items()):
         identities.append(name)
-        sources.append(label)
+        labels.append(label)
         views[sample] = [rows.get((name, number), -1) for number in range(width)]
         edited[sample, list(edited_rows)] = list(edited_rows.values())
-    return Matched(np.array(identities, dtype=object), np.array(sources, dtype=object), views, edited)
+    return Matched(np.array(identities, dtype=object), np.array(labels, dtype=object), views, edited)
 
 
 def margins_of(scorer: Scorer, samples: Matched, notes: list[str]) -> Array:
@@ -163,7 +164,7 @@ def rates(
 
 def part_edits(
     scorer: Scorer,
-    data: Manifest,
+    data: DataFrame,
     samples: Matched,
     settings: EvalSettings,
     notes: list[str],
@@ -175,7 +176,7 @@ def part_edits(
     """
     views, edits = np.broadcast_arrays(samples.views[:, :, None], samples.made[:, None, :])
     scores = _scores(scorer, views, edits, notes)  # [s, i, j]: of view i to the image made from view j
-    oracle_of_row = np.array([*data.column("oracle"), None], dtype=np.float64)
+    oracle_of_row = np.append(data["oracle"], np.nan)
     oracles = oracle_of_row[samples.made]  # -1, a missing image, takes the last
 
     # the views with their own part-edits

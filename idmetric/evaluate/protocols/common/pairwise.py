@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import lru_cache, partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -18,9 +19,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from idmetric.data.embed import Want, items_of, take_all
-from idmetric.data.old_manifest.table import Manifest
 from idmetric.evaluate.protocols.common.columns import Array, Ints
 from idmetric.stream import ImageModel, Look, PlainModel, Reader
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 Rows = Sequence[int] | NDArray[np.integer]
 Progress = Callable[[int, int], None]
@@ -32,7 +35,7 @@ _AT_ONCE = 2**24  # bytes of features compared in one step: they fit a processor
 
 
 def prepare(
-    manifest: Manifest,
+    manifest: DataFrame,
     models: Mapping[str, ImageModel],
     rows: Rows | None = None,
     *,

@@ -18,7 +18,8 @@ from idmetric.evaluate.protocols.common.table_columns import SHARED, Column
 from idmetric.evaluate.settings import Checked
 
 if TYPE_CHECKING:
-    from idmetric.data.old_manifest.table import Manifest
+    from pandas import DataFrame
+
     from idmetric.evaluate.protocols.common.result import Result
     from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models
 
@@ -37,7 +38,7 @@ class Protocol(Generic[Options]):
         run: scores models on data: `run(data, models, settings, options)`.
         options: a frozen dataclass of `settings.option` fields with defaults.
         columns: the columns of numbers that are this protocol's alone; the others are in `table_columns.SHARED`.
-        open_data: makes the manifest where --data is not one, or not all; called without --data too.
+        open_data: makes the manifest where --data, a path or a table, is not one, or not all; called without data too.
         data_help: the help of --data.
         needs_data: whether --data is required; without it and `open_data`, `run` gets a manifest without rows.
         needs_model: whether `run` needs a model; then without --model the command's default one is measured.
@@ -47,10 +48,10 @@ class Protocol(Generic[Options]):
     """
 
     name: str
-    run: Callable[[Manifest, Models, EvalSettings, Options], list[Result]]
+    run: Callable[[DataFrame, Models, EvalSettings, Options], list[Result]]
     options: type[Options]
     columns: Mapping[str, Column] = field(default_factory=dict)
-    open_data: Callable[[Path | None, EvalSettings, Options], Manifest] | None = None
+    open_data: Callable[[Path | DataFrame | None, EvalSettings, Options], DataFrame] | None = None
     data_help: str = "manifest (.parquet, .csv, .jsonl), folder with a manifest, or folder with one folder per identity"
     needs_data: bool = True
     needs_model: bool = True

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.data.old_manifest.lineage import image_keys
-from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths, known, listed, texts
+from idmetric.data.split import image_keys
+from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths, known, listed
 from idmetric.evaluate.protocols.common.intervals import codes
 from idmetric.evaluate.protocols.common.scorers import Scorer, slices
 from idmetric.evaluate.statistics.checks import first_highest
 from idmetric.metric.ties import STEP, comparable
 
 if TYPE_CHECKING:
-    from idmetric.data.old_manifest.table import Manifest
+    from pandas import DataFrame
 
 # of one query's ranking: scores and relevance of the images that rank no lower than its last positive
 Measure = Callable[[Array, Truths], float]
@@ -44,9 +44,9 @@ class Search:
     ignored: Mapping[int, Sequence[int]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, manifest: Manifest, queries: Ints, gallery: Ints) -> Search:
+    def of(cls, manifest: DataFrame, queries: Ints, gallery: Ints) -> Search:
         """A search with the manifest's identities and images."""
-        identity = codes(manifest.column("identity"))
+        identity = codes(manifest["identity"])
         image = codes(image_keys(manifest))
         return cls(queries, gallery, identity, image)
 
@@ -142,17 +142,17 @@ class Nearest:
 
 
 def query_items(
-    data: Manifest,
+    data: DataFrame,
     search: Search,
     values: Mapping[str, Array],
     nearest: Nearest,
     **labels: str,
 ) -> dict[str, Any]:
     """Columns of a table of queries: labels that all of them share, their measures, and what they find first."""
-    ids = texts(data, "id")
+    ids = data["id"].to_numpy()
     columns: dict[str, Any] = {name: [label] * len(search.queries) for name, label in labels.items()}
     columns["id"] = ids[search.queries]
-    columns["identity"] = texts(data, "identity")[search.queries]
+    columns["identity"] = data["identity"].to_numpy()[search.queries]
     return {**columns, **values, **nearest.columns(ids)}
 
 

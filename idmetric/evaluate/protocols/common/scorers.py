@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_che
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.evaluate.protocols.common.columns import Array
+from idmetric.evaluate.protocols.common.columns import Array, listed
 from idmetric.evaluate.protocols.common.paper_numbers import missing_rows, open_points
 from idmetric.evaluate.protocols.common.result import Result
 from idmetric.metric.distance import distance, distance_matrix, needs_patches
@@ -29,10 +29,10 @@ from idmetric.stream import ImageModel, Look, PlainModel
 
 if TYPE_CHECKING:
     import torch
+    from pandas import DataFrame
     from typing_extensions import TypeIs
 
     from idmetric.data.embed import Stored, Want
-    from idmetric.data.old_manifest.table import Manifest
     from idmetric.evaluate.protocols.common.pairwise import PairModel
     from idmetric.metric.embedder import Embedder
     from idmetric.metric.embedding import Embedding
@@ -129,7 +129,7 @@ class JudgeScorer(Scorer, Protocol):
 class PairJudge(Protocol):
     """A model that is asked about pairs of images, and binds itself to a manifest; see `judges.scorer`."""
 
-    def bind(self, manifest: Manifest, settings: EvalSettings) -> JudgeScorer:
+    def bind(self, manifest: DataFrame, settings: EvalSettings) -> JudgeScorer:
         """The judge for a manifest."""
 
     def report(self) -> str:
@@ -140,7 +140,7 @@ class PairJudge(Protocol):
 class Bound:
     """A manifest without unusable rows, and the models bound to it."""
 
-    manifest: Manifest
+    manifest: DataFrame
     models: dict[str, Scorer]
     notes: list[str]
 
@@ -167,11 +167,11 @@ class Bound:
 
 
 def bind(
-    manifest: Manifest,
+    manifest: DataFrame,
     models: Models,
     settings: EvalSettings,
-    rows_of: Callable[[Manifest], Rows] | None = None,
-    words_of: Callable[[Manifest], Mapping[int, str]] | None = None,
+    rows_of: Callable[[DataFrame], Rows] | None = None,
+    words_of: Callable[[DataFrame], Mapping[int, str]] | None = None,
     *,
     wants: Sequence[Want] = (),
 ) -> Bound:
@@ -188,8 +188,8 @@ def bind(
             and the rows that depend on them out of the result's manifest, with a note.
         ValueError: if a model has no patches, and the distance needs them.
     """
+    from idmetric.data.check import without
     from idmetric.data.embed import unusable
-    from idmetric.data.old_manifest.check import without
     from idmetric.evaluate.protocols.common.pairwise import PairModel
     from idmetric.metric.embedder import Embedder
 
@@ -235,12 +235,15 @@ def bind(
         if settings.on_error != "skip" or not len(usable):
             raise unusable(manifest, problems)
         lost = len(manifest) - len(usable)
-        notes.append(f"{len(problems)} images could not be used ({lost} rows that depend on them are left out)")
+        names = listed(manifest["id"][list(problems)])
+        notes.append(
+            f"{len(problems)} images could not be used: {names} ({lost} rows that depend on them are left out)"
+        )
         manifest = usable
 
 
 def _bound_vectors(
-    manifest: Manifest,
+    manifest: DataFrame,
     models: Mapping[str, ImageModel],
     settings: EvalSettings,
     rows: Rows | None,
@@ -281,7 +284,7 @@ def _bound_vectors(
 
 
 def _bound_pairs(
-    manifest: Manifest,
+    manifest: DataFrame,
     models: Mapping[str, PairModel],
     settings: EvalSettings,
     rows: Rows | None,

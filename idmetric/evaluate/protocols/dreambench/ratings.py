@@ -17,11 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from idmetric.evaluate.protocols.common.columns import parameters
 from idmetric.evaluate.protocols.common.paper_numbers import rows
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from idmetric.data.importers.dreambench import Ratings
-    from idmetric.data.old_manifest.table import Manifest, Row
 
 Item = tuple[str, int]
 METHODS = rows("nearid", "table_2")
@@ -110,7 +112,7 @@ class RatedPair:
     generated: int
 
 
-def pairs(manifest: Manifest, ratings: Ratings) -> list[RatedPair]:
+def pairs(data: DataFrame, ratings: Ratings) -> list[RatedPair]:
     """The generated images that people rated: the first of each prompt.
 
     Raises:
@@ -120,15 +122,19 @@ def pairs(manifest: Manifest, ratings: Ratings) -> list[RatedPair]:
 
     groups = [ratings[name] for name in humans(ratings)]
     methods = sorted(rated_methods(ratings))
-    references = {row.group: number for number, row in enumerate(manifest) if row.slot == "anchor"}
+    anchors = data[data["slot"] == "anchor"]
+    references = dict(zip(anchors["group"], anchors.index, strict=True))
+    parameters_of = parameters(data)
     images: dict[tuple[str, Item], RatedPair] = {}
     engines: dict[tuple[str, Item], str] = {}
-    for number, row in enumerate(manifest):
-        about = row.parameters or {}
-        if row.slot != "candidate" or row.engine is None or about.get("image", 0) != 0:
+    candidates = data[(data["slot"] == "candidate") & data["engine"].notna()]
+    for row in candidates[["id", "group", "engine", "parent"]].itertuples():
+        about = parameters_of[row.Index]
+        if about.get("image", 0) != 0:
             continue
         method = method_of(row.engine, methods)
-        item = _item(row)
+        # the collection, such as object_00, ends the reference's id
+        item = (row.parent or "").rsplit("/", 1)[-1], int(about["prompt"])
         if method is None or not all(item in group.get(method, {}) for group in groups):
             continue
         if row.group not in references:
@@ -136,11 +142,6 @@ def pairs(manifest: Manifest, ratings: Ratings) -> list[RatedPair]:
         engine = engines.setdefault((method, item), row.engine)
         if engine != row.engine:
             raise ValueError(f"{engine} and {row.engine} are both images of {method}: leave one of them out")
-        images.setdefault((method, item), RatedPair(method, item, references[row.group], number))
+        images.setdefault((method, item), RatedPair(method, item, references[row.group], row.Index))
 
     return list(images.values())
-
-
-def _item(row: Row) -> Item:
-    """The collection, such as object_00, which ends the reference's id, and the prompt."""
-    return (row.parent or "").rsplit("/", 1)[-1], int((row.parameters or {})["prompt"])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from idmetric.evaluate.protocols.common import intervals
-from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths, free, known, listed, texts
+from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths, known, listed
 from idmetric.evaluate.protocols.common.intervals import COSINE, DISTANCE, SHARE
 from idmetric.evaluate.protocols.common.result import Result, Row
 from idmetric.evaluate.protocols.common.scorers import (
@@ -21,7 +21,7 @@ from idmetric.evaluate.protocols.common.scorers import (
 )
 from idmetric.evaluate.protocols.common.table_columns import Column
 from idmetric.evaluate.protocols.generator.images import Copies, Images, MethodScores, Names, Place
-from idmetric.evaluate.protocols.generator.pattern import REFERENCE, TRAINING
+from idmetric.evaluate.protocols.generator.pattern import FIELD, REFERENCE, TRAINING
 from idmetric.metric.ties import comparable
 from idmetric.scoring.copies import THRESHOLD, take_print
 from idmetric.scoring.copy_warnings import closest, is_gray
@@ -29,7 +29,8 @@ from idmetric.scoring.references import distinct
 from idmetric.store import key_of
 
 if TYPE_CHECKING:
-    from idmetric.data.old_manifest.table import Manifest
+    from pandas import DataFrame
+
     from idmetric.evaluate.protocols.generator.pictures import PicturesTaken
 
 CLIP = "CLIP-T"
@@ -62,7 +63,7 @@ def refuse_judges(models: Models) -> None:
 # Notes
 
 
-def notes_on(data: Manifest, images: Images, held_out: bool) -> list[str]:
+def notes_on(data: DataFrame, images: Images, held_out: bool) -> list[str]:
     """Notes on missing places, on subjects without images, and on references seen in training."""
     notes = []
     count = len(set(images.places()))
@@ -75,27 +76,21 @@ def notes_on(data: Manifest, images: Images, held_out: bool) -> list[str]:
     return notes + _notes_on_training(data, held_out)
 
 
-def _notes_on_training(data: Manifest, held_out: bool) -> list[str]:
+def _notes_on_training(data: DataFrame, held_out: bool) -> list[str]:
     """Warn of references that generators were trained on, and of a missing statement about that."""
-    role, stated = np.array(free(data, "role")), free(data, "held_out")
-    references = np.flatnonzero(role == REFERENCE).tolist()
-    training_rows = np.flatnonzero(role == TRAINING).tolist()
-
-    def key(row: int) -> str:
-        return key_of(data.source(row) or b"")
-
-    trained = {key(row) for row in training_rows}
-    shown = []
-    for row in references:
-        if stated[row] == "no" or (trained and key(row) in trained):
-            shown.append(row)
-    if shown:
-        ids = data.column("id")
+    role = data[f"{FIELD}role"]
+    references = data[role == REFERENCE]
+    stated = references[f"{FIELD}held_out"]
+    trained = {key_of(path) for path in data["path"][role == TRAINING]}
+    is_shown = stated == "no"
+    if trained:
+        is_shown |= references["path"].map(key_of).isin(trained)
+    if is_shown.any():
         return [
-            f"WARNING: generators were trained on {len(shown)} of {len(references)} references, which rewards copying: "
-            f"{listed(ids[row] for row in shown)}; use held-out photos"
+            f"WARNING: generators were trained on {is_shown.sum()} of {len(references)} references, which rewards "
+            f"copying: {listed(references['id'][is_shown])}; use held-out photos"
         ]
-    if held_out or trained or all(stated[row] == "yes" for row in references):
+    if held_out or trained or (stated == "yes").all():
         return []
     return [
         "WARNING: nothing states that references were held out from training, where copying would be rewarded: "
@@ -108,7 +103,7 @@ def _notes_on_training(data: Manifest, held_out: bool) -> list[str]:
 
 def agreements(
     images: Images,
-    data: Manifest,
+    data: DataFrame,
     settings: EvalSettings,
     taken: PicturesTaken,
 ) -> tuple[Copies, list[str]]:
@@ -128,17 +123,17 @@ def agreements(
     done = 0
     for subject, indices in members.items():
         shown_rows = images.shown(subject)
-        shown = [taken.small(data.source(row) or b"") for row in shown_rows.tolist()]
+        shown = [taken.small(path) for path in data["path"][shown_rows]]
         prints = [take_print(picture) for picture in shown]
         in_color = not any(is_gray(picture) for picture in shown[: len(images.references[subject])])
         for part in slices(len(indices), settings.batch_size):
-            pictures = [taken.small(data.source(row) or b"") for row in images.rows[indices[part]].tolist()]
+            pictures = [taken.small(path) for path in data["path"][images.rows[indices[part]]]]
             for index, picture in zip(indices[part].tolist(), pictures, strict=True):
                 number, copy = closest(prints, take_print(picture))
                 agreement[index] = copy.agreement
                 original[index] = shown_rows[number]
                 if in_color and is_gray(picture):
-                    gray.append(data.column("id")[images.rows[index]])
+                    gray.append(data["id"][images.rows[index]])
             done += len(prints) * len(pictures)
             if settings.pair_progress is not None:
                 settings.pair_progress(done, total)
@@ -150,19 +145,18 @@ def agreements(
     return Copies(agreement, original), notes
 
 
-def distinct_references(images: Images, data: Manifest, taken: PicturesTaken) -> tuple[dict[str, Ints], list[str]]:
+def distinct_references(images: Images, data: DataFrame, taken: PicturesTaken) -> tuple[dict[str, Ints], list[str]]:
     """The references of each subject, of several with one picture the first; and a note on the others."""
     photos = {}
     repeated: list[int] = []
     for subject, rows in images.references.items():
-        pictures = np.stack([taken.small(data.source(row) or b"") for row in rows.tolist()])
+        pictures = np.stack([taken.small(path) for path in data["path"][rows]])
         photos[subject] = rows[distinct(pictures)]
         repeated += sorted({*rows.tolist()} - {*photos[subject].tolist()})
 
     if not repeated:
         return photos, []
-    ids = data.column("id")
-    names = listed(ids[row] for row in repeated)
+    names = listed(data["id"][repeated])
     return photos, [f"{len(repeated)} references repeat the picture of another, and count once in real: {names}"]
 
 
@@ -178,7 +172,7 @@ def prompt_fidelity(images: Images, bound: Bound, models: Models, notes: list[st
 
     clip = cast(DualEncoder, models[CLIP])
     scorer = cast(VectorScorer, bound.models.pop(CLIP))
-    prompts = texts(bound.manifest, "text")[images.rows]
+    prompts = bound.manifest["text"].to_numpy()[images.rows]
     has_prompt = np.array([prompt is not None for prompt in prompts])
     if not has_prompt.all():
         count = int((~has_prompt).sum())
@@ -299,16 +293,16 @@ def side_by_side(images: Images, scores: MethodScores, ids: Names) -> dict[str, 
 def keep_items(
     images: Images,
     scores: MethodScores,
-    data: Manifest,
+    data: DataFrame,
     by: Sequence[str],
     result: Result,
 ) -> None:
     """Keep the scores of each image and subject."""
-    ids = texts(data, "id")
+    ids = data["id"].to_numpy()
     columns = image_items(images, scores, ids)
     for name in by:
-        values = np.array(free(data, name), dtype=object)
-        columns.setdefault(name, values[images.rows])
+        if name not in columns:
+            columns[name] = data[FIELD + name].to_numpy()[images.rows]
     result.keep("images", **columns)
 
     real_of = {subject: float(similarities.mean()) for subject, similarities in scores.real.items()}

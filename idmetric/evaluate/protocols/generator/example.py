@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING
 from PIL import ImageEnhance, ImageOps
 
 from idmetric.evaluate.protocols.generator.outputs import read
+from idmetric.evaluate.protocols.generator.pattern import FIELD
 from idmetric.metric.files import replacing
 from idmetric.metric.images import read_image
 
 if TYPE_CHECKING:
-    from idmetric.data.old_manifest.table import Manifest
+    from pandas import DataFrame
 
 PATTERN = "{method}/{subject}/{prompt}_{seed}.jpg"
 _SUBJECTS, _REFERENCES, _PROMPTS, _SEEDS = 8, 2, ("first_place", "second_place"), 2
@@ -30,8 +31,9 @@ _STRENGTH = 0.5  # of the drift
 _SEED = 1000
 
 
-def example(folder: Path) -> Manifest:
+def example(folder: Path) -> DataFrame:
     """Paint the example into `folder`/outputs and `folder`/references, and read it."""
+    from idmetric.data.manifest import with_columns
     from idmetric.data.painter import Painter
 
     views = _REFERENCES + len(_PROMPTS) * _SEEDS
@@ -60,4 +62,4 @@ def example(folder: Path) -> Manifest:
                 write(f"outputs/drift/{name}", subject, f"{view}-near-{_STRENGTH:.2f}")
                 write(f"outputs/swap/{name}", subject + 1, f"{view}")
     data = read(folder / "outputs", PATTERN, references=str(folder / "references"))
-    return data.replace(x_held_out=["yes"] * len(data))
+    return with_columns(data, **{f"{FIELD}held_out": "yes"})

@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths, free
+from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths
 from idmetric.evaluate.protocols.common.scorers import Scorer
-from idmetric.evaluate.protocols.generator.pattern import GENERATED, REFERENCE, TRAINING
+from idmetric.evaluate.protocols.generator.pattern import FIELD, GENERATED, REFERENCE, TRAINING
 from idmetric.evaluate.statistics.diversity import mean_pairwise_distance
 from idmetric.metric.ties import comparable
 from idmetric.scoring.references import leave_one_out
 
 if TYPE_CHECKING:
-    from idmetric.data.old_manifest.table import Manifest
+    from pandas import DataFrame
+
     from idmetric.evaluate.protocols.generator.pictures import PicturesTaken
 
 Names = NDArray[Any]
@@ -47,12 +48,11 @@ class Images:
     training: Mapping[str, Ints]
 
     @classmethod
-    def of(cls, data: Manifest) -> Images:
+    def of(cls, data: DataFrame) -> Images:
         """The images of a manifest that `outputs.read` made; images of subjects without a reference are left out."""
         columns: dict[str, Names] = {}
         for name in ("role", "method", "subject", "prompt", "seed"):
-            texts = [text or "" for text in free(data, name)]
-            columns[name] = np.array(texts, dtype=object)
+            columns[name] = data[FIELD + name].fillna("").to_numpy()
         role, subject = columns.pop("role"), columns["subject"]
 
         def by_subject(wanted: str) -> dict[str, Ints]:
@@ -61,10 +61,9 @@ class Images:
 
         references = by_subject(REFERENCE)
         rows = np.flatnonzero((role == GENERATED) & np.isin(subject, list(references)))
-        paths = data.column("path")
         return cls(
             rows=rows,
-            file=np.array([paths[row] or f"row {row}" for row in rows], dtype=object),
+            file=data["path"].to_numpy()[rows],
             references=references,
             training=by_subject(TRAINING),
             **{name: column[rows] for name, column in columns.items()},
@@ -259,12 +258,11 @@ def score(
     )
 
 
-def sizes_of(images: Images, data: Manifest, taken: PicturesTaken) -> dict[str, str]:
+def sizes_of(images: Images, data: DataFrame, taken: PicturesTaken) -> dict[str, str]:
     """Method -> width and height of its images in pixels; "mixed" with all of them if they differ."""
     sizes: dict[str, set[tuple[int, int]]] = {}
     for method, row in zip(images.method, images.rows, strict=True):
-        source = data.source(row) or b""
-        sizes.setdefault(method, set()).add(taken.size(source))
+        sizes.setdefault(method, set()).add(taken.size(data["path"][row]))
     texts = {}
     for method, sides in sizes.items():
         listing = ", ".join(f"{width}x{height}" for width, height in sorted(sides))

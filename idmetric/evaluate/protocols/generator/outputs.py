@@ -1,7 +1,7 @@
 """Reads generated images with their references as one manifest: from folders by a pattern, or from a table.
 
-A row's free columns hold its place: x_role (generated, reference, training), x_method, x_subject, x_prompt,
-x_seed, x_held_out, and a column for each further field of the pattern or column of the table.
+Columns that begin with `FIELD` hold a row's place: x_role (generated, reference, training), x_method, x_subject,
+x_prompt, x_seed, x_held_out, and each further field of the pattern or column of the table.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import re
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from idmetric.data.importers.source import ENDINGS, open_source
 from idmetric.data.old_manifest.errors import ManifestError
 from idmetric.evaluate.protocols.common.columns import listed
 from idmetric.evaluate.protocols.generator.pattern import (
+    FIELD,
     GENERATED,
     LAYOUTS,
     ONLY,
@@ -34,7 +35,7 @@ from idmetric.metric.errors import RequestError
 from idmetric.store import key_of
 
 if TYPE_CHECKING:
-    from idmetric.data.old_manifest.table import Manifest
+    from pandas import DataFrame
 
 KNOWN = ("role", "method", "subject", "prompt", "seed", "held_out")
 _YES, _NO = ("yes", "true", "1", "y"), ("no", "false", "0", "n")  # Parquet has booleans, data frames write them as text
@@ -42,18 +43,18 @@ _SHOWN = 10
 
 
 def read(
-    data: Path,
+    data: Path | DataFrame,
     pattern: str | None = None,
     *,
     layout: str | None = None,
     references: str | None = None,
     training: str | None = None,
     skip: bool = False,
-) -> Manifest:
+) -> DataFrame:
     """The manifest of outputs, references and training images.
 
     Args:
-        data: folder of outputs, or a table (.csv, .parquet, .jsonl) with a row for each image.
+        data: folder of outputs, or a table with a row for each image: a file (.csv, .parquet, .jsonl) or a DataFrame.
         pattern, layout: of the outputs in a folder: a pattern, or the name of one of `LAYOUTS`.
         references: folder with a folder per subject, or a path with fields (`refs/{subject}/*.jpg`).
         training: images that the generators were trained on, given as references are.
@@ -69,7 +70,11 @@ def read(
     elif layout is not None and pattern is None:
         patterns = LAYOUTS[layout]
 
-    pictures = _outputs(data, patterns, skip)
+    if isinstance(data, Path):
+        pictures = _outputs(data, patterns, skip)
+    else:
+        cells = data.astype(object).where(data.notna(), None)
+        pictures = pictures_of(cells.to_dict("records"), "the table", Path(), "outputs")
     return as_manifest(with_photos(pictures, references, training, skip))
 
 
@@ -116,26 +121,36 @@ def read_table(path: Path) -> list[GeneratedPicture]:
     if "path" not in table.columns:
         raise ManifestError(f"{path}: no column 'path'; there are {', '.join(table.columns)}")
 
+    rows = (row for _, row in table.rows())
+    return pictures_of(rows, str(path), path.parent, path.stem)
+
+
+def pictures_of(rows: Iterable[Mapping[str, Any]], name: str, folder: Path, method: str) -> list[GeneratedPicture]:
+    """The pictures of a table's rows, with their columns as fields.
+
+    Args:
+        name: of the table, for messages. folder: of relative paths. method: of generated images without one.
+    """
     pictures = []
-    for number, (_, row) in enumerate(table.rows(), 1):
-        fields = {name: text for name, value in row.items() if (text := _text(value))}
+    for number, row in enumerate(rows, 1):
+        fields = {column: text for column, value in row.items() if (text := _text(value))}
         file, role = fields.pop("path", ""), fields.pop("role", GENERATED)
         text, mask = fields.pop("text", ""), fields.pop("mask", "")
         if not file:
-            raise ManifestError(f"{path}: row {number} has no path")
+            raise ManifestError(f"{name}: row {number} has no path")
         if role not in (GENERATED, REFERENCE, TRAINING):
             raise ManifestError(
-                f"{path}: row {number}, column 'role': {role!r} is not generated, reference or training"
+                f"{name}: row {number}, column 'role': {role!r} is not generated, reference or training"
             )
         if "held_out" in fields:
             answer = fields["held_out"].lower()
             if answer not in _YES + _NO:
-                raise ManifestError(f"{path}: row {number}, column 'held_out': {fields['held_out']!r} is not yes or no")
+                raise ManifestError(f"{name}: row {number}, column 'held_out': {fields['held_out']!r} is not yes or no")
             fields["held_out"] = "yes" if answer in _YES else "no"
         fields.setdefault("subject", ONLY)
         if role == GENERATED:
-            fields.setdefault("method", path.stem)
-        file_path, mask_path = (Path(paths.with_slashes(str(path.parent / name))) for name in (file, mask))
+            fields.setdefault("method", method)
+        file_path, mask_path = (Path(paths.with_slashes(str(folder / file))) for file in (file, mask))
         pictures.append(GeneratedPicture(file_path, role, fields, text or None, mask_path if mask else None))
     return pictures
 
@@ -247,13 +262,15 @@ def refuse_unmatched(rest: Sequence[Path], where: str, skip: bool) -> None:
 # Manifest
 
 
-def as_manifest(pictures: Sequence[GeneratedPicture]) -> Manifest:
+def as_manifest(pictures: Sequence[GeneratedPicture]) -> DataFrame:
     """The manifest of pictures; generated ones get a seed, and equal references of a subject count once.
 
     Raises:
         RequestError: if a place occurs twice, or images have no reference.
     """
-    from idmetric.data.old_manifest.table import Manifest, Row
+    from pandas import DataFrame
+
+    from idmetric.data.manifest import checked, with_columns
 
     _check_subjects(pictures)
     pictures = _numbered(_without_repeated_photos(pictures))
@@ -266,21 +283,22 @@ def as_manifest(pictures: Sequence[GeneratedPicture]) -> Manifest:
         times[name] += 1
         if times[name] > 1:
             name = f"{name} ({times[name]})"
-        row = Row(
-            picture.fields["subject"] if picture.role == REFERENCE else None,
-            os.path.abspath(picture.path),
-            id=name,
-            role="context-edit" if picture.role == GENERATED else "real",
-            engine=picture.fields.get("method"),
-            text=picture.text or words(picture.fields.get("prompt")),
-            mask=os.path.abspath(picture.mask) if picture.mask else None,
-        )
+        row = {
+            "identity": picture.fields["subject"] if picture.role == REFERENCE else None,
+            "path": os.path.abspath(picture.path),
+            "id": name,
+            "role": "context-edit" if picture.role == GENERATED else "real",
+            "engine": picture.fields.get("method"),
+            "text": picture.text or words(picture.fields.get("prompt")),
+            "mask": os.path.abspath(picture.mask) if picture.mask else None,
+        }
         rows.append(row)
 
+    table = checked(DataFrame(rows))
     names = dict.fromkeys(chain(KNOWN, *(picture.fields for picture in pictures)))
-    columns = {f"x_{name}": [picture.fields.get(name) for picture in pictures] for name in names}
-    columns["x_role"] = [picture.role for picture in pictures]
-    return Manifest.from_rows(rows).replace(**columns)
+    columns = {FIELD + name: [picture.fields.get(name) for picture in pictures] for name in names}
+    columns[f"{FIELD}role"] = [picture.role for picture in pictures]
+    return with_columns(table, **columns)
 
 
 def _check_subjects(pictures: Sequence[GeneratedPicture]) -> None:

@@ -20,6 +20,7 @@ from pathlib import Path
 from idmetric.metric.errors import RequestError
 
 GENERATED, REFERENCE, TRAINING = "generated", "reference", "training"
+FIELD = "x_"  # begins the columns of a manifest that hold fields: they are not the columns of these names
 ONLY = "subject"  # the subject of a pattern or table without one
 # of outputs that projects publish: their names, and those of references in the same folder
 LAYOUTS: Mapping[str, tuple[str, str | None]] = {

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 import numpy as np
 
-from idmetric.data.old_manifest.lineage import image_keys
-from idmetric.data.split import split_name
-from idmetric.evaluate.protocols.common.columns import Ints, Truths, free, groups, listed, plain, texts
+from idmetric.data.split import image_keys, split_name
+from idmetric.evaluate.protocols.common.columns import Ints, Truths, groups, known, listed, own, plain
 
 if TYPE_CHECKING:
-    from idmetric.data.old_manifest.table import Manifest
+    from pandas import DataFrame
 
 Mode = Literal["easy", "hard"]
 MODES: tuple[Mode, ...] = ("easy", "hard")
@@ -23,7 +22,7 @@ TRIPLETS = 10  # of each object and mode
 T = TypeVar("T")
 
 
-def draw_triplets(data: Manifest, rows: Ints, mode: Mode, seed: int = 0) -> tuple[Ints, list[str]]:
+def draw_triplets(data: DataFrame, rows: Ints, mode: Mode, seed: int = 0) -> tuple[Ints, list[str]]:
     """Triplets (T, 3) of rows (anchor, positive, negative), and the objects that allow none.
 
     Positive and negative, an object of the same category, are of one scene. An easy anchor is of that scene too, a hard
@@ -68,24 +67,16 @@ def draw_triplets(data: Manifest, rows: Ints, mode: Mode, seed: int = 0) -> tupl
     return np.array(triplets, dtype=np.int64).reshape(-1, 3), without
 
 
-def _objects_by_scene(data: Manifest, rows: Ints) -> tuple[dict[str, dict[str, list[int]]], dict[str, str | None]]:
+def _objects_by_scene(data: DataFrame, rows: Ints) -> tuple[dict[str, dict[str, list[int]]], dict[str, str | None]]:
     """Object -> scene -> rows, each image once, all in order of names; and the category of each object."""
-    identity = data.column("identity")
-    scene = data.column("background")
-    kind = data.column("category")
-    names = data.column("id")
-    keys = image_keys(data)
-    images: set[tuple[str, str]] = set()
+    columns = data[["id", "identity", "background", "category"]].assign(image=image_keys(data)).iloc[rows]
+    columns = columns.dropna(subset=["identity", "background"]).sort_values("id")
+    columns = columns.drop_duplicates(["identity", "image"])
     objects: dict[str, dict[str, list[int]]] = {}
-    category: dict[str, str | None] = {}
-    for row in sorted(rows.tolist(), key=lambda number: names[number]):
-        image = (identity[row], keys[row])
-        if identity[row] is None or scene[row] is None or image in images:
-            continue
-        images.add(image)
-        objects.setdefault(identity[row], {}).setdefault(scene[row], []).append(row)
-        category[identity[row]] = kind[row]
-    return {name: dict(sorted(scenes.items())) for name, scenes in sorted(objects.items())}, category
+    for (name, scene), views in columns.groupby(["identity", "background"]):  # in order of names
+        objects.setdefault(name, {})[scene] = list(views.index)
+    category = dict(zip(columns["identity"], columns["category"], strict=True))
+    return objects, category
 
 
 def _choose(options: Sequence[T], rng: np.random.Generator) -> T:
@@ -148,7 +139,7 @@ class BenchmarkPlan:
         return sizes if self.kind == "search" else sizes[:1]
 
 
-def members(data: Manifest, which: str | None = None) -> dict[str, Ints]:
+def members(data: DataFrame, which: str | None = None) -> dict[str, Ints]:
     """Benchmark -> its rows, by the columns dataset and x_subset, or all rows for the benchmark `which`.
 
     Raises:
@@ -161,13 +152,13 @@ def members(data: Manifest, which: str | None = None) -> dict[str, Ints]:
         benchmark_of |= dict.fromkeys((name, *benchmark.names), name)
 
     rows: dict[str, list[int]] = {name: [] for name in BENCHMARKS}
-    for row, names in enumerate(zip(free(data, "subset"), data.column("dataset"), strict=True)):
+    for row, names in enumerate(zip(own(data, "subset"), data["dataset"], strict=True)):
         benchmarks = [benchmark_of[plain(str(name))] for name in names if plain(str(name)) in benchmark_of]
         if benchmarks:
             rows[benchmarks[0]].append(row)
 
     if not any(rows.values()):
-        datasets = listed(map(repr, data.column("dataset")))
+        datasets = listed(map(repr, data["dataset"]))
         raise ValueError(
             f"no benchmark of ID-Sim here: the column dataset holds {datasets}, not {', '.join(BENCHMARKS)}; "
             "say which one it is: --set NAME"
@@ -175,7 +166,7 @@ def members(data: Manifest, which: str | None = None) -> dict[str, Ints]:
     return {name: np.array(numbers, dtype=np.int64) for name, numbers in rows.items() if numbers}
 
 
-def plans(data: Manifest, rows_of: Mapping[str, Ints], seed: int = 0) -> dict[str, BenchmarkPlan]:
+def plans(data: DataFrame, rows_of: Mapping[str, Ints], seed: int = 0) -> dict[str, BenchmarkPlan]:
     """Benchmark (for CUTE "cute easy", "cute hard") -> its comparisons.
 
     Args:
@@ -204,11 +195,11 @@ def plans(data: Manifest, rows_of: Mapping[str, Ints], seed: int = 0) -> dict[st
     return planned
 
 
-def _search(data: Manifest, rows: Ints, name: str, seed: int) -> BenchmarkPlan:
+def _search(data: DataFrame, rows: Ints, name: str, seed: int) -> BenchmarkPlan:
     """Queries and gallery by slots, parts or splits, or one query drawn of each identity."""
     benchmark = BENCHMARKS[name]
-    slot = texts(data, "slot")[rows]
-    parts = zip(free(data, "part"), data.column("split"), strict=True)
+    slot = data["slot"].to_numpy()[rows]
+    parts = zip(own(data, "part"), data["split"], strict=True)
     split = np.array([split if part is None else split_name(str(part)) for part, split in parts], object)[rows]
     queries = _first_of([slot == "query", *(split == part for part in benchmark.queries)])
     gallery = _first_of([slot == "candidate", *(split == part for part in benchmark.gallery)])
@@ -233,31 +224,24 @@ def _first_of(selections: Sequence[Truths]) -> Truths | None:
     return None
 
 
-def _drawn_search(data: Manifest, rows: Ints, seed: int) -> BenchmarkPlan:
+def _drawn_search(data: DataFrame, rows: Ints, seed: int) -> BenchmarkPlan:
     """A query drawn of each identity with two images or more; the other rows are the gallery."""
-    identity = data.column("identity")
-    names = data.column("id")
-    images: dict[str, list[int]] = defaultdict(list)
-    for row in sorted(rows.tolist(), key=lambda number: names[number]):
-        if identity[row] is not None:
-            images[identity[row]].append(row)
-
     queries = []
-    for identity_name, identity_rows in sorted(images.items()):
-        if len(identity_rows) > 1:
-            rng = np.random.default_rng([seed, zlib.crc32(identity_name.encode())])
-            queries.append(_choose(identity_rows, rng))
+    for name, images in data.iloc[rows].sort_values("id").groupby("identity"):  # in order of names
+        if len(images) > 1:
+            rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
+            queries.append(_choose(list(images.index), rng))
     note = f"the query of each of {len(queries)} identities was drawn (seed {seed}): the paper does not name its own"
     drawn = np.array(queries, dtype=np.int64)
     return BenchmarkPlan("search", (drawn, np.setdiff1d(rows, drawn)), None, [note])
 
 
-def _pairs(data: Manifest, rows: Ints, name: str) -> BenchmarkPlan:
+def _pairs(data: DataFrame, rows: Ints, name: str) -> BenchmarkPlan:
     """Pairs of a group's anchor with its other images, and whether they show one identity."""
-    identity = data.column("identity")
-    label = data.column("label")
+    identity = data["identity"].tolist()
+    label = known(data["label"].to_numpy())
     anchors, candidates, same = [], [], []
-    for (group, _), slots in groups(data, rows.tolist()).items():
+    for (group, _), slots in groups(data, rows).items():
         group_anchors = slots.pop("anchor", [])
         if len(group_anchors) != 1:
             raise ValueError(
@@ -296,7 +280,7 @@ def _same(
     return identities[0] == identities[1]
 
 
-def _triplets(data: Manifest, rows: Ints, name: str, seed: int) -> dict[str, BenchmarkPlan]:
+def _triplets(data: DataFrame, rows: Ints, name: str, seed: int) -> dict[str, BenchmarkPlan]:
     """The manifest's own triplets, or else drawn ones."""
     planned = {}
     for mode, triplets in _manifest_triplets(data, rows).items():
@@ -316,11 +300,11 @@ def _triplets(data: Manifest, rows: Ints, name: str, seed: int) -> dict[str, Ben
     return planned
 
 
-def _manifest_triplets(data: Manifest, rows: Ints) -> dict[str, list[tuple[int, int, int]]]:
+def _manifest_triplets(data: DataFrame, rows: Ints) -> dict[str, list[tuple[int, int, int]]]:
     """Mode -> triplets of the manifest: easy where all three are of one scene, hard where the anchor's is another."""
-    scenes = data.column("background")
+    scenes = data["background"].tolist()
     triplets: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
-    for (group, _), slots in groups(data, rows.tolist()).items():
+    for (group, _), slots in groups(data, rows).items():
         for slot, slot_rows in slots.items():
             if len(slot_rows) > 1:
                 raise ValueError(f"row {slot_rows[1] + 1}: a second {slot} of group {group!r}: a triplet is of three")

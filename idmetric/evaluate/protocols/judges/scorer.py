@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,6 @@ from PIL import Image
 
 from idmetric.data.chat import is_local
 from idmetric.data.look import check_masks, mask_of
-from idmetric.data.old_manifest.table import Manifest
 from idmetric.evaluate.protocols.common.columns import Array
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
 from idmetric.evaluate.protocols.judges.endpoint import Endpoint
@@ -34,6 +33,9 @@ from idmetric.metric.files import read_json_file
 from idmetric.metric.images import ImageReadError, read_image
 from idmetric.metric.masks import cut_out
 from idmetric.stream import threads
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 Rows = Sequence[int] | NDArray[np.integer]
 _JUDGE = ("side", "max_tokens", "concurrency")
@@ -54,7 +56,7 @@ class JudgeModel:
         """Questions so far, and their tokens."""
         return self.judge.report()
 
-    def bind(self, manifest: Manifest, settings: EvalSettings) -> JudgeModel:
+    def bind(self, manifest: DataFrame, settings: EvalSettings) -> JudgeModel:
         """The judge for a manifest.
 
         Raises:
@@ -108,7 +110,7 @@ class JudgeModel:
         Raises:
             ImageReadError: naming an image or mask that cannot be read, or a row without an image.
         """
-        source, look = self.manifest.source(row), self.settings.look
+        source, look = self.manifest["path"][row], self.settings.look
         if source is None:
             raise ImageReadError(f"row {row + 1}", "it is a text without an image")
         mask = mask_of(look, self.manifest, row)

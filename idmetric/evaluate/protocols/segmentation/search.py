@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,15 +14,18 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from idmetric.data.old_manifest.table import Manifest
-from idmetric.evaluate.protocols.common.columns import Array, Truths, free, listed
+from idmetric.evaluate.protocols.common.columns import Array, Truths, listed, own
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, Progress, VectorScorer
 from idmetric.evaluate.protocols.segmentation.persam import PerSAM
 from idmetric.evaluate.statistics import segmentation as measures
 from idmetric.matching.heatmaps import coverage, layout
 from idmetric.matching.patches import Layout, patch_tokens, prototypes
 from idmetric.metric.embedding import Embedding
+from idmetric.metric.images import read_image
 from idmetric.metric.masks import read_mask
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 _SIDE = 512  # longer side at which masks are compared, in pixels
 _REFERENCE, _TARGETS = "train", ("test_dense", "test")  # PODS's parts
@@ -40,7 +43,7 @@ class SearchTask:
 
 
 def tasks(
-    data: Manifest,
+    data: DataFrame,
     settings: EvalSettings,
     most_distractors: int | None,
 ) -> tuple[list[SearchTask], list[str]]:
@@ -49,20 +52,15 @@ def tasks(
     Args:
         most_distractors: images of other subjects to search for each subject, drawn by the seed; None: all.
     """
-    ids = data.column("id")
-    identity = data.column("identity")
-    part = free(data, "part")
-    has_mask = [mask is not None for mask in data.sources("mask")]
+    part = own(data, "part")
     target_part = None
     if _REFERENCE in part:
         target_part = next((name for name in _TARGETS if name in part), None)
 
     references: dict[str, int] = {}
     targets: dict[str, list[int]] = defaultdict(list)
-    for row in sorted(range(len(data)), key=ids.__getitem__):
-        name = identity[row]
-        if name is None or not has_mask[row]:
-            continue
+    masked = data[data["identity"].notna() & data["mask"].notna()].sort_values("id")
+    for row, name in masked["identity"].items():
         is_reference = name not in references
         if target_part is not None:
             is_reference = part[row] == _REFERENCE
@@ -90,7 +88,7 @@ def tasks(
             distractors = np.sort(rng.choice(distractors, most_distractors, replace=False))
         complete.append(SearchTask(name, references[name], tuple(targets[name]), tuple(distractors.tolist())))
 
-    incomplete = sorted(set(identity) - {None, *subjects})
+    incomplete = sorted({*data["identity"].dropna()} - {*subjects})
     notes = []
     if incomplete:
         notes.append(f"{len(incomplete)} identities lack a reference or a target with a mask: {listed(incomplete)}")
@@ -131,7 +129,7 @@ class Reference(NamedTuple):
 
 def search(
     scorer: VectorScorer,
-    data: Manifest,
+    data: DataFrame,
     tasks: Sequence[SearchTask],
     sam: PerSAM | None,
     progress: Progress | None,
@@ -147,7 +145,6 @@ def search(
         for row in (*task.targets, *task.distractors):
             searches[row].append((task, reference))
 
-    ids = data.column("id")
     methods = {"prior": Segmentation(), "center": Segmentation()}
     if sam is not None:
         methods["persam"] = Segmentation()
@@ -155,11 +152,11 @@ def search(
         scene = _scene(scorer, data, row, _SIDE)
         size = scene.mask.shape
         if sam is not None:
-            encoded = sam.encode(cast("str | bytes", data.source(row)))
+            encoded = sam.encode(data["path"][row])
 
         for task, reference in subjects:
             is_present = row in task.targets
-            about = {"subject": task.subject, "image": ids[row], "present": is_present}
+            about = {"subject": task.subject, "image": data["id"][row], "present": is_present}
             truth = scene.mask if is_present else np.zeros_like(scene.mask)
             similarities = patch_tokens(scene.embedding)[0] @ reference.prototype
             prior = scene.layout.spread(similarities, size).double().numpy()
@@ -215,7 +212,7 @@ def _scores(
 
 def _scene(
     scorer: VectorScorer,
-    data: Manifest,
+    data: DataFrame,
     row: int,
     side: float = math.inf,
 ) -> Scene:
@@ -223,12 +220,12 @@ def _scene(
     embedding = scorer.stored.embedding([row])
     unit_tokens = F.normalize(patch_tokens(embedding), dim=-1)
     embedding = replace(embedding, patches=unit_tokens)
-    picture = data.image(row)
+    picture = read_image(data["path"][row])
     where = layout(scorer.embedder, picture.height, picture.width, embedding)
     return Scene(embedding, where, _true_mask(data, row, picture, side))
 
 
-def _reference(scorer: VectorScorer, data: Manifest, row: int) -> Reference:
+def _reference(scorer: VectorScorer, data: DataFrame, row: int) -> Reference:
     scene = _scene(scorer, data, row)
     covered = _coverage(scene.mask, scene.layout)
     weights = torch.zeros(patch_tokens(scene.embedding).shape[:2])
@@ -261,7 +258,7 @@ def _center_map(size: tuple[int, int]) -> Array:
 
 
 def _true_mask(
-    data: Manifest,
+    data: DataFrame,
     row: int,
     picture: Image.Image,
     side: float,
@@ -274,9 +271,8 @@ def _true_mask(
     scale = min(1.0, side / max(picture.size))
     height = max(1, round(picture.height * scale))
     width = max(1, round(picture.width * scale))
-    source = cast("str | bytes", data.source(row, "mask"))
-    cover = read_mask(source, (height, width), image=picture)
+    cover = read_mask(data["mask"][row], (height, width), image=picture)
     if not cover.any():
-        raise ValueError(f"{data.column('id')[row]}: its mask is empty")
+        raise ValueError(f"{data['id'][row]}: its mask is empty")
     mask: Truths = (cover >= cover.max().clamp(max=0.5)).numpy()
     return mask
