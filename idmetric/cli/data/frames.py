@@ -152,8 +152,8 @@ def _summary(records: Sequence[Mapping[str, Any]], least: int) -> str:
     reasons: Counter[str] = Counter()
     for record in records:
         reasons.update(record["reasons"])
-        instances += len(record["instances"])
-        short += sum(len(instance["frames"]) < least for instance in record["instances"])
+        instances += record["instances"]
+        short += record["short"]
     counts = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items())) or "none"
     return (
         f"{short} of {instances} instances left out: fewer than {least} valid frames\n"

@@ -70,7 +70,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("sources", type=Path, help="the manifest of sources; of objects a text file, a category on each line")
     add("--task", choices=list(ENGINES), required=True, help="kind of images to make, see above")
-    add("--engine", help="model that makes them, see above (default: the first)")
+    choices = sorted({engine for engines in ENGINES.values() for engine in engines})
+    add("--engine", choices=choices, help="model that makes them, see above (default: the first)")
     add("--copies", type=positive, help="images of each source (default 1; of relight 4)")
     add("--seed", type=natural, help="seed of all random choices (0)")
     text = "distractor: work at the area of a square of this side (512), or at the engine's native one"

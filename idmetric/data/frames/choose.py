@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -21,7 +20,6 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from idmetric.data.frames.footage import AnnotatedFrame, Footage, FrameObject
-from idmetric.data.sharpness import blur_score
 from idmetric.metric.images import ImageReadError
 
 
@@ -154,32 +152,34 @@ def choose(footage: Footage, sampling: Sampling, seed: int, faults: Faults) -> I
         for rank, frame in zip(ranks, frames, strict=False):  # frames of later windows follow
             if not footage.indexed and 0 in best and best[0].rank < rank:
                 continue  # the only object already has a frame of a better rank
-            blur = cache(lambda frame=frame: blur_score(frame.image()))
             try:
                 for shown in frame.objects():
                     faults.objects.add(shown.number)
                     if shown.number in best and best[shown.number].rank < rank:
                         continue
-                    reason = _reason(frame, shown, blur, sampling)
+                    reason = _reason(frame, shown, sampling)
                     if reason:
                         faults.reasons[reason] += 1
                     else:
-                        image = frame.image()
-                        best[shown.number] = Pick(window, shown, frame.index, rank, image, blur())
+                        best[shown.number] = Pick(window, shown, frame.index, rank, frame.image, frame.blur)
             except ImageReadError as error:
                 faults.unreadable.append(str(error))
         yield from (best[number] for number in sorted(best))
 
 
-def _reason(frame: AnnotatedFrame, shown: FrameObject, blur: Callable[[], float], sampling: Sampling) -> str:
+def _reason(frame: AnnotatedFrame, shown: FrameObject, sampling: Sampling) -> str:
     """The reason why the frame is not valid for the object; empty if it is valid."""
     least, most = sampling.coverage
     if shown.coverage < least:
         return "too small"
     if shown.coverage > most:
         return "too large"
-    width, height = frame.image().size
+
+    width, height = frame.image.size
     if shown.mask.shape != (height, width):
-        mask_size = f"{shown.mask.shape[1]}x{shown.mask.shape[0]}"
-        raise ImageReadError(frame.name, f"its mask has {mask_size} pixels, the frame {width}x{height}: scale the mask")
-    return "blurred" if blur() < sampling.blur else ""
+        mask_height, mask_width = shown.mask.shape
+        reason = f"its mask has {mask_width}x{mask_height} pixels, the frame {width}x{height}: scale the mask"
+        raise ImageReadError(frame.name, reason)
+    if frame.blur < sampling.blur:
+        return "blurred"
+    return ""

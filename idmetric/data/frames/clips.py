@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -107,20 +108,26 @@ def with_codes(clips: Sequence[AnnotatedClip], path: Path) -> tuple[list[Annotat
         content = read_json_file(path)
         names = {category["id"]: category["name"] for category in content["categories"]}
         frames_of = {video["id"]: [Path(name) for name in video["file_names"]] for video in content["videos"]}
-        counts = dict.fromkeys(frames_of, 0)
         for frames in frames_of.values():
-            codes[frames[0].parent.as_posix()] = {frame.stem: {} for frame in frames}
+            codes[_folder(frames)] = {frame.stem: {} for frame in frames}
+
+        counts: Counter[Any] = Counter()  # of the objects of each video
         for annotation in sorted(content["annotations"], key=itemgetter("id")):
-            video = annotation["video_id"]
-            counts[video] += 1
-            clip = frames_of[video][0].parent.as_posix()
-            categories[clip, counts[video]] = names[annotation["category_id"]]
-            for frame, code in zip(frames_of[video], annotation["segmentations"], strict=True):
+            frames = frames_of[annotation["video_id"]]
+            clip = _folder(frames)
+            counts[clip] += 1
+            categories[clip, counts[clip]] = names[annotation["category_id"]]
+            for frame, code in zip(frames, annotation["segmentations"], strict=True):
                 if code is not None:
-                    codes[clip][frame.stem][counts[video]] = code
+                    codes[clip][frame.stem][counts[clip]] = code
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise ClipError(f"{path}: not an annotation of YouTube-VIS with categories ({error!r})") from error
     return [replace(clip, masks=codes.get(clip.name)) for clip in clips], categories
+
+
+def _folder(frames: Sequence[Path]) -> str:
+    """The clip that frames of YouTube-VIS belong to."""
+    return frames[0].parent.as_posix()
 
 
 def categories_of(clips: Sequence[AnnotatedClip]) -> Categories:

@@ -15,9 +15,10 @@ import json
 import os
 import re
 import shutil
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from PIL import Image
 
 from idmetric.data.frames.choose import Faults, Pick, Sampling, choose
 from idmetric.data.frames.clips import AnnotatedClip
-from idmetric.data.frames.footage import open_clip
+from idmetric.data.frames.footage import Footage, open_clip
 from idmetric.data.frames.sam import Sam
 from idmetric.data.manifest import checked
 from idmetric.matching.frames import ClipError
@@ -68,8 +69,9 @@ def extract(clip: AnnotatedClip, folder: StrPath, extraction: Extraction, skip: 
         skip: skip frames and masks that cannot be read; the record lists them.
 
     Returns:
-        The record, which `clip.json` in the clip's folder stores: clip, folder, settings, unreadable (messages),
-        reasons (why -> number of frames that were not valid) and instances, each with object and frames.
+        The record, which `clip.json` in the clip's folder stores: clip, settings, unreadable (messages), reasons (why
+        -> number of frames that were not valid), instances (their number), short (of them, that were left out) and
+        frames.
 
     Raises:
         ClipError: if the clip's annotation is missing or does not fit; if the video is unreadable; if frames or masks
@@ -122,21 +124,21 @@ def to_table(
     for record in records:
         clip, settings = record["clip"], dict(record["settings"])
         seed = settings.pop("seed")
-        for instance in record["instances"]:
-            if len(instance["frames"]) < settings["sampling"]["least"]:
-                continue
-            number = instance["object"]
-            for frame in instance["frames"]:
-                row = {
-                    "identity": "/".join(str(name) for name in (dataset, clip, number or None) if name is not None),
-                    "path": f"{record['folder']}/{frame['path']}",
-                    "mask": f"{record['folder']}/{frame['mask']}",
-                    "dataset": dataset,
-                    "category": (categories or {}).get((clip, number)),
-                    "seed": seed,
-                    "parameters": {**settings, "clip": clip, "window": frame["window"], "object": number},
-                }
-                rows.append(row | {name: frame[name] for name in OWN})
+        for frame in record["frames"]:
+            number = frame["object"]
+            names = (dataset, clip, number or None)
+            row = {
+                "identity": "/".join(str(name) for name in names if name is not None),
+                "path": f"{folder_name(clip)}/{frame['path']}",
+                "mask": f"{folder_name(clip)}/{frame['mask']}",
+                "dataset": dataset,
+                "category": (categories or {}).get((clip, number)),
+                "seed": seed,
+                "parameters": {**settings, "clip": clip, "window": frame["window"], "object": number},
+            }
+            for column in OWN:
+                row[column] = frame[column]
+            rows.append(row)
     return checked(pd.DataFrame(rows), folder)
 
 
@@ -144,42 +146,51 @@ def _write(clip: AnnotatedClip, folder: Path, extraction: Extraction, skip: bool
     """Write the frames of a clip and its record."""
     faults = Faults()
     footage = open_clip(clip, extraction.sampling.fps, extraction.sam)
-    frames: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    frames = []
     for pick in choose(footage, extraction.sampling, extraction.seed, faults):
-        frame = _save(pick, folder, footage.indexed)
-        frame["time"] = round(float(footage.times[pick.index]), 6)
-        frames[pick.object.number].append(frame)
-
+        frames.append(_save(pick, folder, footage))
     if faults.unreadable and not skip:
         raise ClipError("\n".join(faults.unreadable))
-    for frames_of_object in frames.values():
-        if len(frames_of_object) < extraction.sampling.least:
-            for frame in frames_of_object:
-                (folder / frame["path"]).unlink()
-                (folder / frame["mask"]).unlink()
+
+    # instances with too few frames are left out
+    counts = Counter(frame["object"] for frame in frames)
+    short = {number for number in faults.objects if counts[number] < extraction.sampling.least}
+    kept = []
+    for frame in sorted(frames, key=itemgetter("object")):
+        if frame["object"] not in short:
+            kept.append(frame)
+            continue
+        (folder / frame["path"]).unlink()
+        (folder / frame["mask"]).unlink()
 
     record = {
         "clip": clip.name,
-        "folder": folder_name(clip.name),
         "settings": extraction.noted,
         "unreadable": faults.unreadable,
         "reasons": dict(faults.reasons),
-        "instances": [{"object": number, "frames": frames[number]} for number in sorted(faults.objects)],
+        "instances": len(faults.objects),
+        "short": len(short),
+        "frames": kept,
     }
     (folder / RECORD).write_text(json.dumps(record, indent=1, ensure_ascii=False), encoding="utf-8")
     return record
 
 
-def _save(pick: Pick, folder: Path, indexed: bool) -> dict[str, Any]:
+def _save(pick: Pick, folder: Path, footage: Footage) -> dict[str, Any]:
     """Write a frame and its mask; returns its part of the record."""
-    name = f"{pick.object.number}_{pick.index:06d}" if indexed else f"{pick.index:06d}"
+    name = f"{pick.index:06d}"
+    if footage.indexed:
+        name = f"{pick.object.number}_{name}"
     pick.image.save(folder / f"{name}.png")
-    Image.fromarray(pick.object.mask.astype(np.uint8) * 255).save(folder / f"{name}_mask.png")
+    mask = Image.fromarray(pick.object.mask.astype(np.uint8) * 255)
+    mask.save(folder / f"{name}_mask.png")
     return {
+        "object": pick.object.number,
+        "window": pick.window,
         "path": f"{name}.png",
         "mask": f"{name}_mask.png",
         "frame": pick.index,
-        "window": pick.window,
+        "time": round(float(footage.times[pick.index]), 6),
         "blur": pick.blur,
         "coverage": pick.object.coverage,
     }

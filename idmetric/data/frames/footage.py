@@ -2,7 +2,7 @@
 
     footage = open_clip(clip, fps=24)
     for frame in footage.read([0, 5, 10]):
-        frame.image(), frame.objects()
+        frame.image, frame.objects()
 
 Masks may be a folder of images named like the frames, with gaps, or a video of the same length, which show one object,
 or run-length codes of several objects (YouTube-VIS).
@@ -13,7 +13,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from PIL import Image
 
 from idmetric.data.frames.clips import BOXES, AnnotatedClip, Box, is_image, read_text
 from idmetric.data.frames.sam import Sam
+from idmetric.data.sharpness import blur_score
 from idmetric.matching.codes import decode
 from idmetric.matching.frames import ClipError, frames, times
 from idmetric.metric.images import read_image
@@ -47,17 +49,42 @@ class FrameObject:
         return float(self.mask.mean())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class AnnotatedFrame:
-    """A frame, read on demand: `image` returns it as RGB, `objects` its annotated objects; `name` is for messages.
+    """A frame, read on demand; ImageReadError if its file or that of its mask cannot be read.
 
-    Both raise `ImageReadError` if the file cannot be read.
+    Attributes:
+        name: for messages.
+        annotation: its box if there is `sam`, which draws the mask of it; else its codes if there is no `mask`.
     """
 
     index: int
     name: str
-    image: Callable[[], Image.Image]
-    objects: Callable[[], list[FrameObject]]
+    picture: Picture
+    annotation: Any
+    mask: Picture | None
+    sam: Sam | None
+
+    @cached_property
+    def image(self) -> Image.Image:
+        """The frame, RGB."""
+        return read_image(self.picture())
+
+    @cached_property
+    def blur(self) -> float:
+        """Its sharpness; low if blurred."""
+        return blur_score(self.image)
+
+    def objects(self) -> list[FrameObject]:
+        """Its annotated objects."""
+        if self.sam is not None:
+            return [FrameObject(0, self.sam.mask(self.image, self.annotation))]
+        if self.mask is not None:
+            return [FrameObject(0, read_mask(self.mask()).numpy() >= 0.5)]
+        try:
+            return [FrameObject(number, decode(code)) for number, code in self.annotation.items()]
+        except ValueError as error:
+            raise ClipError(f"{self.name}: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -85,23 +112,14 @@ class Footage:
         return isinstance(self.clip.masks, dict)
 
     def read(self, indices: Sequence[int]) -> Iterator[AnnotatedFrame]:
-        """The frames of ascending indices; use each frame before taking the next."""
-        masks = None if self.masks is None else _pictures(self.masks, indices)
-        for index, picture in zip(indices, _pictures(self.frames, indices), strict=True):
-            image = cache(partial(_read, picture))
-            mask = next(masks) if masks else None
-            objects = partial(self._objects, self.annotations[index], image, mask)
-            yield AnnotatedFrame(index, f"{self.clip.frames}, frame {index}", image, objects)
-
-    def _objects(self, annotation: Any, image: Picture, mask: Any) -> list[FrameObject]:
-        if self.sam is not None:
-            return [FrameObject(0, self.sam.mask(image(), annotation))]
-        if mask is not None:
-            return [FrameObject(0, read_mask(mask()).numpy() >= 0.5)]
-        try:
-            return [FrameObject(number, decode(code)) for number, code in annotation.items()]
-        except ValueError as error:
-            raise ClipError(f"{self.clip.frames}: {error}") from error
+        """The frames of ascending indices."""
+        pictures = _pictures(self.frames, indices)
+        masks: Iterator[Picture | None] = repeat(None)
+        if self.masks is not None:
+            masks = _pictures(self.masks, indices)
+        for index, picture, mask in zip(indices, pictures, masks, strict=False):
+            name = f"{self.clip.frames}, frame {index}"
+            yield AnnotatedFrame(index, name, picture, self.annotations[index], mask, self.sam)
 
 
 def open_clip(clip: AnnotatedClip, fps: float, sam: Sam | None = None) -> Footage:
@@ -145,16 +163,13 @@ def read_boxes(clip: AnnotatedClip, count: int) -> list[Box | None]:
     if clip.boxes is None:
         raise ClipError(f"{clip.frames}: no boxes; they are expected in {BOXES}, in the folder or above it")
     lines = read_text(clip.boxes).splitlines()
-    if len(lines) != count:
-        raise ClipError(f"{clip.boxes}: {len(lines)} boxes for the {count} frames of {clip.frames}")
-
+    _check_count(clip, clip.boxes, lines, count)
     is_absent = np.zeros(count, dtype=bool)
     for path in map(clip.boxes.with_name, ABSENT):
         if path.is_file():
-            flags = np.array(_split(read_text(path)))
-            if len(flags) != count:
-                raise ClipError(f"{path}: {len(flags)} values for the {count} frames of {clip.frames}")
-            is_absent |= flags != "0"
+            flags = _split(read_text(path))
+            _check_count(clip, path, flags, count)
+            is_absent |= np.array(flags) != "0"
 
     boxes: list[Box | None] = []
     for index, line in enumerate(lines):
@@ -168,15 +183,22 @@ def read_boxes(clip: AnnotatedClip, count: int) -> list[Box | None]:
     return boxes
 
 
+def _check_count(clip: AnnotatedClip, file: Path, values: Sequence[str], count: int) -> None:
+    if len(values) != count:
+        raise ClipError(f"{file}: {len(values)} values for the {count} frames of {clip.frames}")
+
+
 def _opened(path: Path, fps: float) -> tuple[Source, NDArray[np.float64]]:
     """A video, or the images of a folder, sorted by the numbers in their names (10 comes after 9), and its times."""
     if not path.is_dir():
         return path, times(path)
     path_of: dict[str, Path] = {}
-    for image in sorted(filter(is_image, matching(path, "*")), key=lambda image: natural(image.stem)):
-        if path_of.setdefault(image.stem, image) != image:
+    images = [image for image in matching(path, "*") if is_image(image)]
+    for image in sorted(images, key=lambda image: natural(image.stem)):
+        if image.stem in path_of:
             raise ClipError(f"{path_of[image.stem]} and {image} are both the frame {image.stem!r}: keep one of them")
-    return [*path_of.values()], np.arange(len(path_of)) / fps
+        path_of[image.stem] = image
+    return list(path_of.values()), np.arange(len(path_of)) / fps
 
 
 def _pictures(source: Source, indices: Sequence[int]) -> Iterator[Picture]:
@@ -189,10 +211,6 @@ def _pictures(source: Source, indices: Sequence[int]) -> Iterator[Picture]:
     for frame in frames(source):
         if frame.number in wanted:
             yield partial(getattr, frame, "image")
-
-
-def _read(picture: Picture) -> Image.Image:
-    return read_image(picture())
 
 
 def _split(text: str) -> list[str]:
