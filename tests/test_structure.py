@@ -399,7 +399,7 @@ def test_one_place_prepares_embeds_and_keeps() -> None:
     # and the loss, for masked pixels with their graph
     assert set(calls_of("embed_prepared")) - {"metric.visid.visid"} == {"stream", "metric.embedder", "metric.loss"}
     preparing = {name for name, values in calls_of("prepare").items() if "self.metric" in values}
-    assert preparing == {"stream"}
+    assert preparing == {"stream", "metric.loss"}
     adding = {name for name, values in calls_of("add").items() if any("store" in value for value in values)}
     assert adding <= {"stream"}
 

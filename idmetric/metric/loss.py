@@ -21,8 +21,6 @@ from __future__ import annotations
 
 import copy
 import math
-import sys
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -35,10 +33,10 @@ from torch import Tensor, nn
 
 from idmetric.metric.distance import check_name, distance_matrix, needs_patches
 from idmetric.metric.embedder import Embedder, at_least_float32, opening, split_with_masks
-from idmetric.metric.embedding import Embedding, concatenate, saved_embedding
+from idmetric.metric.embedding import Embedding, saved_embedding
 from idmetric.metric.errors import NonFiniteError
 from idmetric.metric.fingerprint import keeps_values
-from idmetric.metric.images import Outside, describe, image_of_pixels, is_array, is_float
+from idmetric.metric.images import Outside, describe, image_of_pixels, read_picture
 from idmetric.metric.masks import Images, MaskId, Masks, labeled, subject_of
 
 Reduction = Literal["mean", "sum", "none"]
@@ -47,7 +45,6 @@ Autocast = Literal["inherit", "off"] | torch.dtype
 
 _OVERSHOOT = 0.1  # of the range of values: what a decoder may exceed it by
 _SIDE = 256  # pixels of each of the two pictures that are logged side by side
-_LINE = 16  # pixels of the line of text below them
 _TRANSPORT = ("patch", "joint", "patch_biased")
 # Sinkhorn's loop looks at values: it is not compiled
 _eager_matrix: Callable[..., Tensor] = torch.compiler.disable(distance_matrix)  # type: ignore[no-untyped-call]
@@ -88,6 +85,10 @@ class IdentityLoss(nn.Module):
             use the precision of the weights even there, or a dtype such as torch.bfloat16. Distances, including
             Sinkhorn, are always float32 or better.
 
+    Attributes:
+        metric: the loss's own frozen module over the metric's weights.
+        references: the references' embedding, where the loss is.
+
     Raises:
         TypeError: if the metric is not an Embedder.
         ImageReadError: if a reference cannot be read; the message names it.
@@ -95,7 +96,7 @@ class IdentityLoss(nn.Module):
             how to fix it.
     """
 
-    _metric: Embedder
+    metric: Embedder
 
     def __init__(
         self,
@@ -116,17 +117,14 @@ class IdentityLoss(nn.Module):
     ) -> None:
         super().__init__()
         if not isinstance(metric, Embedder):
-            raise TypeError(
-                f"metric must be a model of idmetric (IDSim, NearID, ...), got {type(metric).__name__}: give the plain "
-                "model, without torch.compile or DistributedDataParallel around it"
-            )
+            kind = type(metric).__name__
+            raise TypeError(f"metric must be a model of idmetric, not compiled or wrapped, got {kind}: give IDSim, ...")
         _check_choice("aggregate", aggregate, get_args(Aggregate))
         _check_choice("reduction", reduction, get_args(Reduction))
         _check_choice("outside", outside, get_args(Outside))
         if not isinstance(autocast, torch.dtype):
             _check_choice("autocast", autocast, ("inherit", "off"))
-        is_rising = len(value_range) == 2 and value_range[0] < value_range[1]
-        if not is_rising or not all(map(math.isfinite, value_range)):
+        if len(value_range) != 2 or not 0 < value_range[1] - value_range[0] < math.inf:
             raise ValueError(f"value_range must be (lowest, highest), such as (0, 1) or (-1, 1), got {value_range}")
         if aggregate == "min" and weights is not None:
             raise ValueError("weights belong to aggregate='mean': the nearest reference needs none")
@@ -138,90 +136,65 @@ class IdentityLoss(nn.Module):
         self.value_range = value_range
         self.autocast = autocast
 
-        frozen = _frozen(metric)
-        if checkpoint:
-            _checkpoint_blocks(frozen)
-        self.__dict__["_metric"] = frozen  # no submodule, see the module's docstring
+        self.__dict__["metric"] = _frozen(metric, checkpoint)  # no submodule, see the module's docstring
         # attributes and not buffers, which DistributedDataParallel would overwrite by those of the first process;
         # tensors made in inference mode could not join a graph later
         with opening(), torch.no_grad():
-            reference_masks = labeled(masks, mask_id)
-            embedding, self._thumbnails = self._read_references(references, reference_masks)
-            self._references = embedding
-            self.reference_weights = _reference_weights(weights, embedding.cls)
+            self.references, self._thumbnails = self._embedded(references, labeled(masks, mask_id))
+            self.reference_weights = _reference_weights(weights, self.references.cls)
 
-    # References
+    def _embedded(self, references: Images | Embedding, masks: Masks) -> tuple[Embedding, list[Image.Image]]:
+        """The references' embedding, and the small pictures that `log_images` shows: none of an embedding."""
+        with_patches = needs_patches(self.distance)
+        source: Any = saved_embedding(references)
+        thumbnails = []
+        if source is None:
+            images, masks = split_with_masks(references, masks)
+            source = []
+            for image in images:  # each is read once, for the loss and for the log
+                background = self.metric.background
+                picture = read_picture(image, background=background, preprocessing=self.metric.preprocessing)
+                source.append(picture)
+                rgb = image_of_pixels(picture) if isinstance(picture, Tensor) else picture
+                thumbnails.append(_thumbnail(rgb))
+        with self._precision(self.metric.device):
+            embedding = self.metric.as_embedding(source, masks, self.outside, with_patches, 1)
 
-    def _read_references(
-        self, references: Images | Embedding, masks: Masks
-    ) -> tuple[Embedding, list[Image.Image | None]]:
-        """The references' embedding, and the small pictures that `log_images` shows: None where there is none."""
-        saved = saved_embedding(references)
-        parts = []
-        thumbnails: list[Image.Image | None] = []
-        if saved is not None:
-            parts.append(self._embed_reference(saved, masks))
-            thumbnails += [None] * len(saved)
-        else:
-            for image, mask in zip(*split_with_masks(references, masks), strict=True):
-                picture = self._metric.read_image(image)  # decoded once, for the embedding and the small picture
-                is_ready = is_array(image) and is_float(image)
-                source = image if is_ready else picture
-                parts.append(self._embed_reference(source, mask))
-                picture.thumbnail((_SIDE, _SIDE))
-                thumbnails.append(picture)
-
-        embedding = concatenate(parts)
-        embedding.check_maker("", needs_patches(self.distance))
+        embedding.check_maker("", with_patches)
         if not embedding.finite().all():
             raise NonFiniteError("the references' embedding holds NaN or infinity: embed them again, in float32")
+        if not with_patches:
+            embedding = embedding.without_patches()
         dtype = at_least_float32(embedding.cls).dtype
-        copied = copy.deepcopy(embedding.detach())
-        return copied.to(self._metric.device, dtype), thumbnails
-
-    def _embed_reference(self, source: Images | Embedding, masks: Masks) -> Embedding:
-        with_patches = needs_patches(self.distance)
-        with self._precision(self._metric.device):
-            embedding = self._metric.as_embedding(source, masks, self.outside, with_patches, 1)
-        return embedding if with_patches else embedding.without_patches()
-
-    @property
-    def references(self) -> Embedding:
-        """The references' embedding, where the loss is."""
-        return self._references
-
-    @property
-    def metric(self) -> Embedder:
-        """The loss's own frozen module over the metric's weights."""
-        return self._metric
+        return copy.deepcopy(embedding.detach()).to(self.metric.device, dtype), thumbnails
 
     def signature(self) -> dict[str, str]:
         """Model, exact weights, distance and use of references, to report with a training run."""
         return {
-            **self._metric.signature(self.distance),
-            "references": str(len(self._references)),
+            **self.metric.signature(self.distance),
+            "references": str(len(self.references)),
             "aggregate": self.aggregate,
             "outside": self.outside,
         }
 
     def __repr__(self) -> str:
-        count = len(self._references)
-        return f"IdentityLoss({self._metric.label}, references={count}, distance={self.distance!r})"
+        count = len(self.references)
+        return f"IdentityLoss({self.metric.label}, references={count}, distance={self.distance!r})"
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch's
-        moved = fn(self._references.cls)
+        moved = fn(self.references.cls)
+        device = moved.device
         if keeps_values(fn):
-            self._metric._apply(fn, recurse)
-        elif moved.device.type == "meta":
+            self.metric._apply(fn, recurse)
+        elif device.type == "meta":
             return self
         else:  # `to_empty`, after which a load_state_dict would not fill the metric: it moves with its values
-            self._metric.to(moved.device)
+            self.metric.to(device)
 
         # references move too, but are never less precise than they were
-        device = moved.device
-        dtype = torch.promote_types(moved.dtype, self._references.cls.dtype)
-        self._references = self._references.to(device, dtype)
+        dtype = torch.promote_types(moved.dtype, self.references.cls.dtype)
+        self.references = self.references.to(device, dtype)
         self.reference_weights = self.reference_weights.to(device, dtype)
         return self
 
@@ -265,44 +238,37 @@ class IdentityLoss(nn.Module):
         low, high = self.value_range
         x = at_least_float32(pixels)
         if not torch.compiler.is_compiling():  # looking at values would break the graph
-            extremes = torch.stack(torch.aminmax(x.detach()))
-            least, most = extremes.tolist()
+            least, most = torch.stack(torch.aminmax(x.detach())).tolist()
             slack = _OVERSHOOT * (high - low)
-            if math.isnan(least):
-                raise ValueError("the pixels hold NaN: check the model that made them, or run it in float32")
-            if least < low - slack or most > high + slack:
+            if not (least >= low - slack and most <= high + slack):  # NaN is neither
                 raise ValueError(
                     f"the pixels span [{least:.4g}, {most:.4g}], outside of value_range={self.value_range}: give "
-                    "IdentityLoss their range, such as value_range=(-1, 1) for the images of most decoders, or (0, 255)"
+                    "IdentityLoss their range, such as value_range=(-1, 1) for the images of most decoders, or "
+                    "(0, 255); NaN comes from the model that made them: run it in float32"
                 )
         x = (x - low) / (high - low)
-        is_outside = (x < 0) | (x > 1)
-        nan_if_infinite = x.detach() - x.detach()  # which a clamp would hide in a compiled loss
-        clamped = x.detach().clamp(0, 1) + nan_if_infinite
-        return torch.where(is_outside, clamped, x)  # torch's clamp has no gradient at 0 and 1 either
+        values = x.detach()
+        clamped = values.clamp(0, 1) + (values - values)  # NaN where a value is infinite, also in a compiled loss
+        return torch.where((x < 0) | (x > 1), clamped, x)  # torch's clamp has no gradient at 0 and 1 either
 
     def _distances(self, x: Tensor, masks: Tensor | None) -> Tensor:
         """Distances (B, R) of pixels in [0, 1] to the references."""
         with_patches = needs_patches(self.distance)
         with self._precision(x.device):
             if masks is None:
-                resized = self._metric.fit_pixels(x)
-                embedding = self._metric.embed_pixels(resized)
+                embedding = self.metric.embed_pixels(self.metric.fit_pixels(x))
             else:
-                views, covers = subject_of(x, masks, self.outside)
                 batch = []
-                for view, cover in zip(views, covers or [], strict=True):  # of the whole batch, or of one image each
-                    for picture, picture_cover in zip(view, cover, strict=True):
-                        batch.append(self._metric.prepare(picture, picture_cover))
-                embedding = self._metric.embed_prepared(batch, with_patches)
+                for picture, cover in zip(*subject_of(x, masks, self.outside), strict=True):
+                    batch.append(self.metric.prepare(picture, cover))
+                embedding = self.metric.embed_prepared(batch, with_patches)
         if not with_patches:
             embedding = embedding.without_patches()
 
         # the references are the metric's by construction, also once DistributedDataParallel has copied over its weights
-        references = replace(self._references, model="")
+        references = replace(self.references, model="")
         matrix = _eager_matrix if self.distance in _TRANSPORT else distance_matrix
-        joint_weight = self.joint_weight
-        return matrix(embedding, references, self.distance, joint_weight=joint_weight)
+        return matrix(embedding, references, self.distance, joint_weight=self.joint_weight)
 
     def _aggregated(self, distances: Tensor) -> Tensor:
         """Losses (B,) of distances (B, R)."""
@@ -330,113 +296,78 @@ class IdentityLoss(nn.Module):
     ) -> list[LoggedPair]:
         """Log the images of a batch that are farthest from the subject, each next to its nearest reference.
 
-        >>> loss.log_images(accelerator, images, step)  # doctest: +SKIP
+        >>> loss.log_images(writer, images, step)  # doctest: +SKIP
 
         The distances are computed once more, without a graph: call it every few hundred steps.
 
         Args:
-            writer: TensorBoard's `SummaryWriter`, a run of Weights & Biases, an `Accelerator` (all of its trackers), or
-                a function of (pairs, step); None logs nothing.
+            writer: TensorBoard's `SummaryWriter`, or another object with its `add_images`; else a function of
+                (pairs, step); None logs nothing.
             pixels, masks: as for the loss; a graph is not needed.
             count: images at most. name: under which they are logged.
 
         Returns:
             The pairs, the largest loss first.
-
-        Raises:
-            TypeError: for a writer of another kind. Trackers of an Accelerator that take no images are skipped, with
-                a warning that names them.
         """
         with torch.no_grad():
             x = self._to_unit(pixels)
             distances = self._distances(x, masks)
             losses = self._aggregated(distances)
         pairs = []
-        size = (_SIDE, _SIDE)
         for row in losses.argsort(descending=True, stable=True)[:count].tolist():
             loss = losses[row].item()
-            picture = Image.new("RGB", (2 * _SIDE, _SIDE + _LINE), "white")
-            image = image_of_pixels(x[row])
-            picture.paste(ImageOps.pad(image, size, color="white"))
-            nearest = int(distances[row].argmin())
-            reference = self._thumbnails[nearest]
-            if reference is not None:
-                thumbnail = ImageOps.pad(reference, size, color="white")
-                picture.paste(thumbnail, (_SIDE, 0))
+            picture = Image.new("RGB", (2 * _SIDE, _SIDE + 16), "white")
+            picture.paste(_thumbnail(image_of_pixels(x[row])))
+            if self._thumbnails:
+                picture.paste(self._thumbnails[int(distances[row].argmin())], (_SIDE, 0))
             ImageDraw.Draw(picture).text((4, _SIDE + 2), f"distance {loss:.4f}; right: nearest reference", "black")
             pairs.append(LoggedPair(picture, loss, row))
 
-        if hasattr(writer, "trackers"):
-            skipped = []
-            for tracker in writer.trackers:
-                if not _log(tracker, pairs, step, name):
-                    skipped.append(type(tracker).__name__)
-            if skipped:
-                warnings.warn(f"these trackers take no images and are skipped: {', '.join(skipped)}", stacklevel=2)
-        elif writer is not None and not _log(writer, pairs, step, name):
-            raise TypeError(
-                f"cannot log images to {type(writer).__name__}: give a SummaryWriter, a run of wandb, an Accelerator, "
-                "or a function of (pairs, step)"
-            )
+        if hasattr(writer, "add_images"):
+            images = [np.asarray(pair.picture) for pair in pairs]
+            writer.add_images(name, np.stack(images), step, dataformats="NHWC")
+        elif writer is not None:
+            writer(pairs, step)
         return pairs
 
 
-def _log(writer: Any, pairs: Sequence[LoggedPair], step: int, name: str) -> bool:
-    """Give pairs to a writer by the interface that it has; False if it takes no images."""
-    pictures = [pair.picture for pair in pairs]
-    board = getattr(writer, "writer", writer)  # of accelerate's tracker
-    if hasattr(board, "add_images"):  # TensorBoard's
-        arrays = [np.asarray(picture) for picture in pictures]
-        images = np.stack(arrays)
-        board.add_images(name, images, step, dataformats="NHWC")
-    elif getattr(writer, "name", "") in ("aim", "clearml"):  # accelerate's trackers that take no lists
-        named = {}
-        for number, picture in enumerate(pictures):
-            named[f"{name}/{number}"] = picture
-        writer.log_images(named, step=step)
-    elif hasattr(writer, "log_images"):  # the others
-        writer.log_images({name: pictures}, step=step)
-    elif type(writer).__module__.startswith("wandb") and hasattr(writer, "log"):
-        shown = []
-        for pair in pairs:
-            caption = f"distance {pair.loss:.4f}"
-            shown.append(sys.modules["wandb"].Image(pair.picture, caption=caption))
-        writer.log({name: shown}, step=step)
-    elif callable(writer):
-        writer(pairs, step)
-    else:
-        return False
-    return True
+def _thumbnail(image: Image.Image) -> Image.Image:
+    return ImageOps.pad(image, (_SIDE, _SIDE), color="white")
 
 
 # The metric
 
 
-def _frozen(metric: Embedder) -> Embedder:
-    """Return a frozen copy in eval mode that shares the caller's memory; the caller's module does not change."""
+def _frozen(metric: Embedder, checkpoint: bool) -> Embedder:
+    """A frozen copy in eval mode that shares the caller's memory; the caller's module does not change.
+
+    Args:
+        checkpoint: whether its encoders recompute their blocks in the backward pass; ValueError if they cannot.
+    """
     shared: dict[int, Any] = {}
     for parameter in metric.parameters():
-        values = parameter.detach()
-        shared[id(parameter)] = nn.Parameter(values, requires_grad=False)
+        shared[id(parameter)] = nn.Parameter(parameter.detach(), requires_grad=False)
     for buffer in metric.buffers():
         shared[id(buffer)] = buffer
-    return copy.deepcopy(metric, shared).eval()
+    frozen = copy.deepcopy(metric, shared).eval()
+    if not checkpoint:
+        return frozen
 
-
-def _checkpoint_blocks(metric: Embedder) -> None:
-    """Let the backbone recompute its blocks; changes the metric in place."""
-    trunk: Any = getattr(metric, "backbone", None)
-    if hasattr(trunk, "set_grad_checkpointing"):  # timm
-        for encoder in (trunk, getattr(metric, "second", None)):  # `IDSimConfig.second`
-            if encoder is not None:
-                encoder.set_grad_checkpointing(True)
-    elif hasattr(trunk, "gradient_checkpointing_enable"):  # transformers
-        trunk.gradient_checkpointing_enable({"use_reentrant": False})
-        for layer in trunk.modules():
-            if getattr(layer, "gradient_checkpointing", False):
-                layer.training = True  # they read the flag only then; what drops out lies below them and stays off
-    else:
+    can_recompute = False
+    for trunk in frozen.children():
+        encoder: Any = trunk
+        if hasattr(encoder, "set_grad_checkpointing"):  # timm
+            encoder.set_grad_checkpointing(True)
+            can_recompute = True
+        elif hasattr(encoder, "gradient_checkpointing_enable"):  # transformers
+            encoder.gradient_checkpointing_enable({"use_reentrant": False})
+            can_recompute = True
+            for layer in encoder.modules():
+                if getattr(layer, "gradient_checkpointing", False):
+                    layer.training = True  # they read the flag only then; what drops out lies below and stays off
+    if not can_recompute:
         raise ValueError(f"checkpoint=True: {metric.label}'s backbone cannot recompute its blocks; leave it out")
+    return frozen
 
 
 # Arguments
@@ -450,12 +381,9 @@ def _check_choice(option: str, value: Any, choices: Sequence[str]) -> None:
 def _reference_weights(weights: Sequence[float] | Tensor | None, features: Tensor) -> Tensor:
     """Weights of references that sum to 1, like their features (B, D) in device and dtype."""
     count = len(features)
-    if weights is None:
-        weights = [1] * count
-    values = torch.as_tensor(weights, dtype=torch.float64).detach()
+    values = torch.ones(count) if weights is None else torch.as_tensor(weights).detach()
+    values = values.double()
     total = values.sum()
     if values.shape != (count,) or not (values >= 0).all() or not 0 < total < math.inf:
-        raise ValueError(
-            f"weights of references must be {count} nonnegative numbers with a positive sum, got {values.tolist()}"
-        )
+        raise ValueError(f"weights must be {count} nonnegative numbers with a positive sum, got {values.tolist()}")
     return (values / total).to(features)

@@ -331,8 +331,8 @@ def cut_out(
     if not cover.any():
         raise ImageReadError(describe(_without_label(mask)[0]), "it is empty: white marks the subject")
     if isinstance(picture, Tensor):
-        [subjects], [covers] = subject_of(picture[None], cover[None], outside)
-        return subjects[0], covers[0]
+        [subject], [subject_cover] = subject_of(picture[None], cover[None], outside)
+        return subject, subject_cover
     if outside == "keep":
         return picture, cover
 
@@ -372,24 +372,25 @@ def subject_of(x: Tensor, masks: Tensor, outside: Outside = "black") -> tuple[li
         outside: what becomes of pixels outside of a mask: see `cut_out`.
 
     Returns:
-        The whole batch in a list of one, or, with "crop", a list of images (1, 3, h, w); and their masks (B, H, W) or
-        (1, h, w).
+        Images (3, h, w), and their masks (h, w).
 
     Raises:
         ValueError: for masks that do not fit, or select nothing.
     """
     cover = coverage(masks, x)
-    weight = cover[:, None]
     if outside != "keep":
-        x = x * weight
+        x = x * cover[:, None]
     if outside == "white":
-        x = x + (1 - weight)
+        x = x + (1 - cover[:, None])
     if outside != "crop":
-        return [x], [cover]
+        return list(x), list(cover)
 
-    boxes = [box_of(image_cover) for image_cover in cover.detach()]
-    images = [cut_to(image[None], box) for image, box in zip(x, boxes, strict=True)]
-    covers = [cut_to(image_cover[None], box) for image_cover, box in zip(cover, boxes, strict=True)]
+    images = []
+    covers = []
+    for image, image_cover in zip(x, cover, strict=True):
+        box = box_of(image_cover.detach())
+        images.append(cut_to(image, box))
+        covers.append(cut_to(image_cover, box))
     return images, covers
 
 

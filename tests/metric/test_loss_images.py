@@ -1,10 +1,8 @@
-"""Images of a training run, logged where trainers log: TensorBoard, Weights & Biases, accelerate, a function."""
+"""Images of a training run, logged to TensorBoard or a function."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -86,55 +84,7 @@ def test_tensorboard_gets_one_image_for_each_pair(
     events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     loss = IdentityLoss(metric, references)
     with tensorboard.SummaryWriter(str(tmp_path)) as writer:
-        accelerator = SimpleNamespace(trackers=[SimpleNamespace(writer=writer)])
-        loss.log_images(accelerator, batch, 5, count=2)
+        loss.log_images(writer, batch, 5, count=2)
     accumulator = events.EventAccumulator(str(tmp_path)).Reload()
     [image] = accumulator.Images("identity")
     assert (image.step, image.width, image.height) == (5, 2 * 512, 272)  # a grid of both
-
-
-def test_weights_and_biases_gets_captions(
-    metric: IDSim, references: list[str], batch: torch.Tensor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wandb: Any = ModuleType("wandb")
-    wandb.Image = lambda picture, caption: (picture.size, caption)
-    monkeypatch.setitem(sys.modules, "wandb", wandb)
-    logged: list[Any] = []
-    run_type = type("Run", (SimpleNamespace,), {"__module__": "wandb.sdk.wandb_run"})
-    run = run_type(log=lambda values, step: logged.append((values, step)))
-    [pair] = IdentityLoss(metric, references).log_images(run, batch, 3, count=1, name="worst")
-    assert logged == [({"worst": [((512, 272), f"distance {pair.loss:.4f}")]}, 3)]
-
-    tracker = SimpleNamespace(log_images=lambda values, step: logged.append((values, step)))
-    [pair] = IdentityLoss(metric, references).log_images(SimpleNamespace(trackers=[tracker]), batch, 4, count=1)
-    assert logged[1] == ({"identity": [pair.picture]}, 4)
-
-
-class _LogOnly:
-    """As accelerate's trackers of MLflow, DVCLive and Trackio, and Comet's, whose writer is none of TensorBoard."""
-
-    def __init__(self) -> None:
-        self.writer = SimpleNamespace(log_metric=None)
-
-    def log(self, values: object, step: int) -> None:
-        raise AssertionError("no metric of this tracker")
-
-
-def test_trackers_that_take_no_images_are_skipped_with_one_warning(
-    metric: IDSim, references: list[str], batch: torch.Tensor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "wandb", ModuleType("wandb"))
-    logged: list[Any] = []
-    aim = SimpleNamespace(
-        name="aim", writer=SimpleNamespace(track=None), log_images=lambda values, step: logged.append((values, step))
-    )
-    accelerator = SimpleNamespace(trackers=[_LogOnly(), aim, _LogOnly()])
-    loss = IdentityLoss(metric, references)
-    with pytest.warns(UserWarning, match="_LogOnly, _LogOnly") as caught:
-        pairs = loss.log_images(accelerator, batch, 6, count=2)
-    assert len(caught) == 1
-    assert caught[0].filename == __file__
-    assert logged == [({f"identity/{number}": pairs[number].picture for number in range(2)}, 6)]
-    for writer in (_LogOnly(), 3):
-        with pytest.raises(TypeError, match=type(writer).__name__):
-            loss.log_images(writer, batch, 6)
