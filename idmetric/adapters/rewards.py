@@ -30,6 +30,7 @@ from idmetric.metric.distance import check_name, needs_patches
 from idmetric.metric.embedder import Embedder
 from idmetric.metric.embedding import Embedding, concatenate, saved_embedding
 from idmetric.metric.errors import RequestError
+from idmetric.metric.files import read_bytes
 from idmetric.metric.images import (
     ImageLike,
     is_array,
@@ -293,12 +294,11 @@ class _ReferenceMemory:
 
 
 def _content(image: ImageLike) -> Hashable:
-    """What distinguishes an image from all others: of a file, its path, size and time of change."""
+    """What distinguishes an image from all others: a file's content, which may change under one name."""
     if isinstance(image, str | os.PathLike):
-        if not os.path.exists(image):  # which has an error of its own when it is read
+        if not os.path.isfile(image):  # which has an error of its own when it is read
             return os.path.abspath(image)
-        status = os.stat(image)
-        return os.path.abspath(image), status.st_size, status.st_mtime_ns
+        return hashlib.blake2b(read_bytes(image), digest_size=16).digest()
     values = np.asarray(image.detach().float().cpu() if isinstance(image, Tensor) else image)
     digest = hashlib.blake2b(values.tobytes(), digest_size=16).digest()
     return type(image), values.shape, str(getattr(image, "dtype", "")), digest

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
 from idmetric.metric.files import StrPath, accept, from_text, parts_of, read_json_file
+from idmetric.metric.load import check_name
 
 _METAVARS = {int: "N", float: "X", str: "TEXT", Path: "PATH"}
 
@@ -166,6 +167,10 @@ def from_file(path: StrPath, *configs: type) -> dict[str, Any]:
             name = key.replace("-", "_")
             if name not in hints:
                 raise ValueError(f"there is no option {key!r}; there are {', '.join(sorted(hints))}")
+            if name == "backbone" and isinstance(value, str) and check_name(value) == "class":
+                raise ValueError(
+                    f"{key} = {value!r} would import code: name it on the command line, --backbone {value}"
+                )
             values[name] = accept(name, value, hints[name])
     except (OSError, ValueError) as error:
         raise ValueError(f"--config {path}: {error}") from error

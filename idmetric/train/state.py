@@ -126,7 +126,12 @@ def load_weights(path: Path, modules: Mapping[str, nn.Module]) -> None:
 
 
 def prune(out: Path, keep: int, best: int | None) -> None:
-    """Delete unfinished checkpoints, and all but the last `keep` (0 = all stay) and that of the best step."""
+    """Delete unfinished checkpoints, and all but the last `keep` (0 = all stay) and that of the best step.
+
+    Nothing is deleted in a folder of checkpoints that is a link, as it may be another run's.
+    """
+    if (out / FOLDER).is_symlink():
+        return
     for path in (out / FOLDER).glob(".step-*"):
         if _UNFINISHED.fullmatch(path.name):
             path.unlink(missing_ok=True)

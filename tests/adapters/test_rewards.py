@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -106,6 +107,15 @@ def test_references_are_embedded_once(tiny: IDSim, tmp_path: Path, monkeypatch: 
         embedded.clear()
         score(MUGS[2], [[a, b]])
         assert embedded == [1]
+
+
+def test_a_file_replaced_by_one_of_the_same_size_and_time_is_another_reference(tiny: IDSim, tmp_path: Path) -> None:
+    reference = tmp_path / "ref.bmp"
+    score = reward(tiny)
+    for path in (MUGS[0], BOX):
+        Image.open(path).convert("RGB").resize((64, 64)).save(reference)
+        os.utime(reference, ns=(10**18, 10**18))
+        assert score(MUGS[1], reference) == pytest.approx(reward(tiny)(MUGS[1], reference), abs=1e-6)
 
 
 def test_references_of_a_metric_that_changed_are_embedded_again() -> None:

@@ -15,6 +15,7 @@ from idmetric import load
 from idmetric.cli import train as cli
 from idmetric.evaluate.settings import add_options, from_file, option, values_of
 from idmetric.metric.errors import CheckpointError
+from idmetric.train.ilgen.config import Config as ILGenConfig
 from tests import train_parts
 from tests.runner import Runner
 
@@ -244,3 +245,12 @@ def test_a_file_reads_every_kind(tmp_path: Path) -> None:
         (tmp_path / "one.json").write_text(json.dumps({name: value}))
         with pytest.raises(ValueError, match=f"one.json: {name} = "):
             from_file(tmp_path / "one.json", Kinds)
+
+
+def test_a_settings_file_imports_no_class(tmp_path: Path) -> None:
+    """Files of settings are received from others; what the user types is the user's own."""
+    (tmp_path / "package.json").write_text('{"backbone": "evil.module:Class"}')
+    with pytest.raises(ValueError, match=r"package\.json.*evil\.module:Class"):
+        from_file(tmp_path / "package.json", ILGenConfig)
+    (tmp_path / "timm.json").write_text('{"backbone": "timm:vit_tiny_patch16_224"}')
+    assert from_file(tmp_path / "timm.json", ILGenConfig) == {"backbone": "timm:vit_tiny_patch16_224"}

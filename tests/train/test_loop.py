@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 import threading
 import time
@@ -385,6 +386,17 @@ def test_a_batch_that_cannot_be_loaded_is_named(tmp_path: Path, workers: int) ->
     with pytest.raises(TrainError, match=r"batch of step 3 cannot be loaded: lost\.png"):
         train(tmp_path / "run", Config(missing=2), workers=workers)
     assert list(state.checkpoints(tmp_path / "run")) == [2]  # what was trained before is kept
+
+
+def test_old_checkpoints_are_not_deleted_through_a_link(tmp_path: Path) -> None:
+    train(tmp_path / "other", Config(steps=4), save_every=1, keep=9)
+    train(tmp_path / "run", Config(steps=2), save_every=2, keep=1)
+    shutil.rmtree(tmp_path / "run/checkpoints")
+    (tmp_path / "run/checkpoints").symlink_to(tmp_path / "other/checkpoints")
+    state.prune(tmp_path / "run", keep=1, best=None)
+    assert list(state.checkpoints(tmp_path / "other")) == [1, 2, 3, 4]
+    state.prune(tmp_path / "other", keep=1, best=2)
+    assert list(state.checkpoints(tmp_path / "other")) == [2, 4]
 
 
 class Unsendable:
