@@ -67,9 +67,15 @@ def main() -> None:
     add(files, photos, 0, args.count)
     build = ["build", str(photos), *gallery, "--model", "tiny", "--device", "cpu"]
     dedupe = ["dedupe", *gallery, "--device", "cpu", "--output", str(args.out / "duplicates.csv")]
-    report = ["report", *gallery, "--device", "cpu", "--output", str(args.out / "report.html")]
+    page = [*dedupe, "--html", str(args.out / "duplicates.html")]
 
-    steps = [("build", build), ("dedupe", dedupe), ("build again", build), ("dedupe again", dedupe), ("report", report)]
+    steps = [
+        ("build", build),
+        ("dedupe", dedupe),
+        ("build again", build),
+        ("dedupe again", dedupe),
+        ("with a page", page),
+    ]
     whole = 0.0
     print(f"| {args.count} photos | seconds | share | CPU seconds | load |\n|---|---|---|---|---|")
     for name, words in [*steps, ("", []), (f"build with {MORE} more", build), ("dedupe", dedupe)]:

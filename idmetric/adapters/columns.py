@@ -1,11 +1,13 @@
-"""Functions for `datasets.Dataset.map`, with batched=True or without: columns in, new columns out.
+"""Functions of the batches of a table, as `datasets`, Ray Data and Spark call them on many processes and machines.
 
-    ds = ds.map(EmbedColumn(IDSim(), "image"), batched=True, batch_size=64)
+    ds = ds.map(EmbedColumn("tiny", "image"), batched=True, batch_size=64)
     ds = ds.map(ScoreColumns(IDSim(), "generated", "reference"), batched=True, batch_size=64)
+    ray_ds.map_batches(EmbedColumn, fn_constructor_args=["tiny", "image"], batch_size=64, concurrency=2)
 
-`datasets` finds by a hash of their settings and weights whether it has done the work before. Images are PIL images (the
-column's own), dicts with bytes or a path (`cast_column(..., Image(decode=False))`), paths or bytes. Nothing here needs
-`datasets` itself: any dict of lists will do.
+A batch of lists (`datasets`, with batched=True) or one row gives the new columns. A batch of arrays (Ray Data) or a
+pandas DataFrame comes back with them, and a pandas Series (Spark's `pandas_udf`) gives the first of them. `datasets`
+finds by a hash of settings and weights whether it has done the work before. Images are PIL images, arrays, dicts with
+bytes or a path (`cast_column(..., Image(decode=False))`), paths or bytes. Nothing here needs these packages.
 """
 
 from __future__ import annotations
@@ -14,12 +16,15 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from idmetric.metric.distance import needs_patches
 from idmetric.metric.embedder import Embedder
 from idmetric.metric.embedding import Embedding, saved_embedding
 from idmetric.metric.images import ImageReadError
+from idmetric.metric.load import load
 
 OnError = Literal["raise", "none"]
 _CELLS = (str, bytes, os.PathLike, Image.Image, Mapping)  # types of a single image
@@ -30,14 +35,14 @@ class _Columns:
 
     def __init__(
         self,
-        metric: Embedder,
+        metric: Embedder | str,
         columns: Sequence[str],
         output: str,
         on_error: OnError,
     ) -> None:
         if on_error not in ("raise", "none"):
             raise ValueError(f"on_error must be raise or none, got {on_error!r}")
-        self.metric = metric
+        self.metric = load(metric) if isinstance(metric, str) else metric
         self.columns = columns
         self.output = output
         self.on_error = on_error
@@ -47,13 +52,22 @@ class _Columns:
         self.metric.model_id  # noqa: B018  # names new weights now, as the hash of this state is the key of map's cache
         return vars(self)
 
-    def __call__(self, batch: Any, *more: Any) -> dict[str, Any]:
-        """A batch of columns, or one row, to the new columns.
+    def __call__(self, batch: Any, *more: Any) -> Any:
+        """A batch of columns, or one row, to the new columns; what comes back is said at the top of the module.
 
         Args:
             batch: the columns by name; with `map(input_columns=...)` the first column alone.
             more: the other columns of `input_columns`; indices and ranks (`with_indices`, `with_rank`) are not used.
         """
+        if hasattr(batch, "to_frame"):  # a pandas Series
+            series = type(batch)
+            return series(self({self.columns[0]: batch.tolist()})[self.output])
+        if hasattr(batch, "assign"):  # a pandas DataFrame
+            return batch.assign(**self({name: batch[name].tolist() for name in batch if name in self.columns}))
+        if _is_of_arrays(batch):
+            lists = {name: list(values) for name, values in batch.items()}
+            return {**batch, **{name: _as_array(values) for name, values in self(lists).items()}}
+
         if isinstance(batch, Mapping) and not _is_undecoded(batch):
             missing = [name for name in self.columns if name not in batch]
             if missing:
@@ -80,7 +94,7 @@ class _Columns:
             for row, value in zip(readable, self._values(*embeddings), strict=True):
                 values[row] = value
 
-        new = {self.output: values}
+        new = {self.output: values, **self._constants(count)}
         if self.on_error == "none":
             new[f"{self.output}_error"] = list(map(errors.get, range(count)))
         if is_row:
@@ -112,6 +126,26 @@ class _Columns:
         """The new values, from the embeddings of each column."""
         raise NotImplementedError
 
+    def _constants(self, count: int) -> dict[str, list[Any]]:
+        """Further new columns that are the same in all rows."""
+        return {}
+
+
+def _is_of_arrays(batch: Any) -> bool:
+    """Whether these are a table's columns as arrays, as Ray Data has them."""
+    if not isinstance(batch, dict) or not batch:
+        return False
+    return all(isinstance(values, np.ndarray) and values.ndim for values in batch.values())
+
+
+def _as_array(values: list[Any]) -> NDArray[Any]:
+    """A column as Ray Data takes it; of objects if some are None."""
+    if any(value is None for value in values):
+        column = np.empty(len(values), object)
+        column[:] = values
+        return column
+    return np.array(values)
+
 
 def _is_undecoded(batch: Mapping[str, Any]) -> bool:
     """Whether this is an image as `datasets` stores it, and not a table's columns."""
@@ -119,21 +153,26 @@ def _is_undecoded(batch: Mapping[str, Any]) -> bool:
 
 
 class EmbedColumn(_Columns):
-    """Adds the global feature of each image, a list of D floats.
+    """Adds the global feature of each image, a list of D floats, and `embedding_model`, by which a gallery knows them.
+
+    A table with a column `path`, written as Parquet, opens as a gallery: `Gallery("vectors.parquet", metric)`.
 
     Args:
-        metric: the model. column: of images. output: the new column.
+        metric: the model, or the name by which each process loads it. column: of images. output: the new column.
         on_error: "none" gives None for images that cannot be read, and says why in `{output}_error`. Rows without an
             image always give None.
     """
 
     def __init__(
-        self, metric: Embedder, column: str = "image", output: str = "embedding", *, on_error: OnError = "raise"
+        self, metric: Embedder | str, column: str = "image", output: str = "embedding", *, on_error: OnError = "raise"
     ) -> None:
         super().__init__(metric, [column], output, on_error)
 
     def _values(self, *embeddings: Embedding) -> Sequence[Any]:
         return list(embeddings[0].cls.float().cpu().numpy())
+
+    def _constants(self, count: int) -> dict[str, list[Any]]:
+        return {f"{self.output}_model": [self.metric.model_id] * count}
 
 
 class ScoreColumns(_Columns):
@@ -147,7 +186,7 @@ class ScoreColumns(_Columns):
 
     def __init__(
         self,
-        metric: Embedder,
+        metric: Embedder | str,
         a: str,
         b: str | os.PathLike[str] | Embedding,
         distance: str = "cls",
@@ -156,9 +195,10 @@ class ScoreColumns(_Columns):
         on_error: OnError = "raise",
     ) -> None:
         self.references = saved_embedding(b)
+        columns = [a] if self.references is not None else [a, str(b)]
+        super().__init__(metric, columns, output, on_error)
         if self.references is not None:
-            self.references.check_maker(metric.model_id, needs_patches(distance))
-        super().__init__(metric, [a, str(b)] if self.references is None else [a], output, on_error)
+            self.references.check_maker(self.metric.model_id, needs_patches(distance))
         self.distance, self.patches = distance, needs_patches(distance)
 
     def _values(self, *embeddings: Embedding) -> Sequence[Any]:

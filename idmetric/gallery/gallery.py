@@ -1,136 +1,207 @@
-"""A gallery: embeddings of folders and manifests that are kept up to date, and searched."""
+"""A gallery: images of folders and tables, embedded once, and searched often."""
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable
-from functools import partial
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from idmetric.data.look import check_share
-from idmetric.gallery.index import LOCK, write_index
-from idmetric.gallery.look_files import LooksWriter, looks_folder, write_looks
-from idmetric.gallery.search import Searchable
-from idmetric.gallery.sources import MANIFESTS, GalleryError, GallerySource, entries
-from idmetric.gallery.update import Update, current_items, difference
-from idmetric.metric.files import StrPath, locked, need, replacing, writing
-from idmetric.store import counts
+from idmetric.gallery import search
+from idmetric.gallery.answer import Answer
+from idmetric.gallery.build import Progress, Update, before_build, embed_images, prints_of, update_of
+from idmetric.gallery.contents import Contents
+from idmetric.gallery.files import IMAGES, GalleryError, write_images
+from idmetric.gallery.sources import GallerySource, list_images
+from idmetric.metric.distance import needs_patches
+from idmetric.metric.files import StrPath, locked, writing
+from idmetric.metric.images import describe, split_images
+from idmetric.metric.masks import labeled, split_masks
+from idmetric.scoring.calibration import SEARCH_RATE, calibration_of
+from idmetric.scoring.scores import NO_CALIBRATION, Limit, Record
+from idmetric.store import Store, counts
+from idmetric.stream import Look, embedding_of, items_of_images
+
+if TYPE_CHECKING:
+    from idmetric.gallery.clusters import Linkage
+    from idmetric.metric.masks import Images, Masks
+
+_LOCK = ".lock"
 
 
-class Gallery(Searchable):
-    """Images of folders and manifests, embedded by one model and kept in a folder.
+class Gallery(Contents):
+    """Images of folders and tables, embedded by one model and kept in a folder.
 
     Args:
-        folder: holds the gallery; several models may share it. The first `update` creates it.
+        folder: holds the gallery; several models may share it. The first `build` creates it. Or a Parquet file, or a
+            folder of them, that `adapters.EmbedColumn` has filled.
         metric: the model. Only embeddings of exactly its weights and settings are ever used.
         masked: embed only subjects, by masks. outside, mask_id: see `Embedder.embed`.
-        patches: keep patch tokens too (megabytes per image), which `rerank` would otherwise embed again.
-        opened: the name with which `idmetric.load` opens the model again. opened_revision: the commit, if one was asked
-            for. The command line records both.
-        calibration: for probabilities and thresholds, a file or one in memory; default the one in the folder of the
-            model's weights.
+        patches: keep patch tokens too (megabytes per image), which a query with `rerank` would otherwise embed again.
+        calibration: for answers and thresholds, a file or one in memory; default: the one in the folder of the model's
+            weights, if it holds for these masks.
+        index: "faiss" searches approximately, for galleries beyond the memory; None: exactly.
+        opened, opened_revision: by which the command line opens the model again; default: the model's name.
 
     Attributes:
-        stale: `Item.where` -> fault of the images that the last answer left out, see `current`.
+        stale: path -> fault, of the images that the last answer left out.
     """
 
-    def update(
+    # Building
+
+    def build(
         self,
-        *sources: StrPath,
+        *sources: GallerySource,
         mask_dir: StrPath | None = None,
-        quick: bool = False,
         batch_size: int = 32,
         workers: int | None = None,
-        progress: Callable[[int, int], None] | None = None,
-        looks: bool = False,
+        progress: Progress | None = None,
+        prints: bool = False,
     ) -> Update:
-        """Make this the gallery of the images in the sources; only images with new content are embedded.
+        """Make this the gallery of the images in the sources; only new content is embedded.
 
-        A killed update loses half a minute of work; processes that share the gallery take turns.
+        Files of which size and times are as before are not read again. A killed build loses half a minute of work;
+        processes that share the gallery take turns. Damaged vectors are made again.
 
         Args:
-            sources: folders, image files or manifests (.parquet, .csv, .jsonl).
+            sources: folders, image files, and tables with a column `path`: .parquet, .csv, .jsonl or DataFrames.
             mask_dir: with `masked`, the folder of masks for folders and files, see `paths.mask_of`.
-            quick: trust files with the size, times of change and inode of the previous update; otherwise all files are
-                read. A file system that does not keep times of change reliably needs the slow way.
             batch_size: images per pass. workers: threads that read images (default: one per core, at most 8).
             progress: called with (images done, images in all).
-            looks: also keep what `near_duplicates` needs of the images that are read; without, it reads them again.
+            prints: also keep the small pictures in which `duplicates` finds copies; without, it reads the images again.
 
         Raises:
-            GalleryError: if a source is missing. OutputError: if the gallery cannot be written. ValueError: if subjects
-                are to be seen, and no image has a mask. Unusable images are reported in the result.
+            GalleryError: if a source cannot be used. ManifestError: for a table that cannot. OutputError: if the
+                gallery cannot be written. ValueError: if subjects are to be seen, and no image has a mask. Images that
+                cannot be used are reported in the result.
         """
-        self._check_model()
+
+        if self.is_table:
+            raise GalleryError(f"{str(self.folder)!r} is a table with vectors: name a folder for the gallery")
+        self.check_model()
         if not sources:
-            raise GalleryError("name the gallery's sources: folders, images or manifests")
-        paths = [os.path.abspath(source) for source in sources]
-        if self.masking.masked and mask_dir is None and not all(path.lower().endswith(MANIFESTS) for path in paths):
-            raise GalleryError("a gallery of masked subjects needs the masks of its folders: mask_dir=, --mask-dir")
-        if mask_dir is not None and not (self.masking.masked and os.path.isdir(mask_dir)):
+            raise GalleryError("name the gallery's sources: folders, images or tables")
+        if mask_dir is not None and not (self.look.masked and os.path.isdir(mask_dir)):
             raise GalleryError(f"mask_dir={os.fspath(mask_dir)!r} must be a folder, and needs masked=True")
-        masks = None if mask_dir is None else os.path.abspath(mask_dir)
-        wanted = list(entries([GallerySource(path, masks) for path in paths], self.masking.masked))
-        if self.masking.masked:
-            masked = [entry for entry in wanted if entry.mask is not None]
-            check_share(len(masked), len(wanted))
+        wanted = list_images(sources, self.look.masked, mask_dir)
+        if self.look.masked:
+            check_share(int(wanted["_mask"].notna().sum()), len(wanted))
 
         with writing(self.folder):
             self.store.mkdir(parents=True, exist_ok=True)
-        with locked(self.store / LOCK, RuntimeError(), wait=True):
-            self.reload()
-            before = {item.where: item for item in self._items or []}
+        with locked(self.store / _LOCK, RuntimeError(), wait=True):
+            before = before_build(self.store / IMAGES)
             made_before = counts["made"]
-            try:
-                writer = LooksWriter(partial(write_looks, looks_folder(self.store))) if looks else None
-                after = current_items(
-                    self.metric,
-                    self._shards,
-                    wanted,
-                    {} if not quick else before,
-                    self.masking,
-                    patches=self.patches,
-                    batch_size=batch_size,
-                    workers=workers,
-                    progress=progress,
-                    looks=writer,
-                )
-                if writer is not None:
-                    writer.save()
-            finally:  # also if the update is stopped
-                self._shards.save()
+            store = Store(self.store, self.metric.model_id, patches=self.patches, is_needed=True)
+            store.drop_damaged("cls")
+            images, problems = embed_images(
+                wanted,
+                before,
+                self.metric,
+                store,
+                self.look,
+                prints=prints_of(self.store) if prints else None,
+                progress=progress,
+                batch_size=batch_size,
+                workers=workers,
+            )
+            head = {"about": self.about, "opened": self.opened, "opened_revision": self.opened_revision}
+            write_images(self.store / IMAGES, head, images)
+        self.reload()
+        return update_of(before, images, counts["made"] - made_before, problems)
 
-            head = {
-                "about": self.about,
-                "opened": self.opened,
-                "opened_revision": self.opened_revision,
-                "relative": not any(map(os.path.isabs, sources)),
-            }
-            write_index(self.store, head, after)
-            changes = difference(before, after, counts["made"] - made_before)
-            self.reload()
-            return changes
+    def query(
+        self,
+        images: Images,
+        k: int = 10,
+        *,
+        masks: Masks = None,
+        distance: str = "cls",
+        rerank: int | None = None,
+        exclude_same: bool = False,
+        threshold: float | Limit | None = None,
+        batch_size: int = 32,
+    ) -> Answer:
+        """Find the k images nearest to each query, nearest first; equally near ones in the order of the gallery.
 
-    def to_parquet(self, path: StrPath) -> None:
-        """Write image, name, identity, width, height, key and the unit vector of each image as a Parquet file.
+        Files that are missing or have changed since they were embedded are left out, with a `StaleWarning`. Only
+        `build` finds new files, and changed ones that would be nearer now.
+
+        Args:
+            images: one or several.
+            k: images for each query; fewer if the gallery has fewer.
+            masks: the queries' masks; pixels outside are replaced as in the gallery.
+            distance: the distance to rank by. Any but "cls" needs `rerank`.
+            rerank: length of the shortlist by `cls`, which is then ranked by `distance`.
+            exclude_same: leave out images with the query's own bytes.
+            threshold: the largest distance at which a hit is recognized; default: by the model's calibration at 1 % of
+                pairs of two identities, see `limit`.
+            batch_size: queries per pass.
+
+        Returns:
+            A row for each hit: query, rank, distance, path, identity, own columns, and the settings behind it. With a
+            threshold or a calibration, `answer` is the hit's identity ("same" without one), or "unknown" beyond the
+            threshold, and `probability` that of the same identity by the calibration.
 
         Raises:
-            ImportError: without pyarrow. GalleryError: as `query`.
+            GalleryError: if this model has no gallery here, or the gallery is empty or damaged, or all its images are
+                missing.
+            ImageReadError: for a query that cannot be read. CalibrationError: for a given one that does not hold.
+            ValueError: for arguments that do not fit.
         """
-        need("eval", "a Parquet file", pyarrow="pyarrow")
-        import pyarrow as pa
-        import pyarrow.parquet as pq
+        search.check_rerank(k, distance, rerank)
+        self.check_usable()
+        if self.is_table and (rerank or exclude_same or self.look.masked):
+            raise GalleryError(
+                f"{str(self.folder)!r} has vectors alone, neither patches, contents nor masks: build a gallery of the "
+                "images for rerank, exclude_same and masks"
+            )
+        calibration = calibration_of(self.metric, self.calibration, distance, self.about["outside"])
+        limit = None if threshold is None else Limit.of(threshold)
+        if limit is None and calibration is not None:
+            limit = calibration.threshold_at(SEARCH_RATE)
 
-        vectors, items = self.vectors(), self._usable()
-        columns = {"image": [item.place for item in items]}
-        for name in ("name", "identity", "width", "height", "key"):
-            columns[name] = [getattr(item, name) for item in items]
-        types = dict.fromkeys(columns, pa.string())
-        types["width"] = types["height"] = pa.int32()
-        schema = pa.schema(types, {"idmetric.gallery": json.dumps(self.about)})
-        numbers = pa.array(vectors.ravel())
-        embeddings = pa.FixedSizeListArray.from_arrays(numbers, vectors.shape[1])
-        table = pa.table(columns, schema=schema).append_column("embedding", embeddings)
-        with replacing(Path(path)) as temporary:
-            pq.write_table(table, temporary, write_page_checksum=True)
+        singles = split_images(images)
+        covers = split_masks(labeled(masks, self.look.mask_id), singles)
+        queries = embedding_of(
+            items_of_images(singles, covers),
+            self.metric,
+            Look(True, self.look.outside),
+            patches=needs_patches(distance),
+            batch_size=batch_size,
+            workers=0,
+        )
+        own_keys = None
+        if exclude_same:
+            pairs = zip(singles, covers, strict=True)
+            own_keys = [search.key_of_query(image, mask, str(self.look)) for image, mask in pairs]
+        lists, records = search.nearest_images(self, queries, own_keys, rerank or k)
+
+        rows: list[Record] = []
+        for image, query, hits in zip(singles, queries, lists, strict=True):
+            if rerank is not None:
+                hits = search.reranked(self, query, hits, distance)
+            for rank, (number, value) in enumerate(hits[:k], 1):
+                row = {"query": describe(image), "rank": rank, "distance": value, **records[number]}
+                rows.append(row | search.judgment(row, limit, calibration))
+
+        columns: tuple[str, ...] = ("query", "rank", "distance")
+        columns += ("answer",) if limit else ()
+        columns += ("probability",) if calibration else ()
+        more_columns = ("threshold", "threshold_source") if limit else ()
+        notes = [f"unknown above {limit}"] if limit else []
+        notes.append(calibration.basis if calibration else NO_CALIBRATION)
+        return self.answer("Nearest images", columns, rows, more_columns, list(records.values()), notes, distance)
+
+    def duplicates(
+        self, *, neighbors: int = 10, max_distance: float | Limit | None = None, progress: Progress | None = None
+    ) -> Answer:
+        """Find groups of images that repeat each other's pixels; see `copies.duplicates`."""
+        from idmetric.gallery import copies
+
+        return copies.duplicates(self, neighbors=neighbors, max_distance=max_distance, progress=progress)
+
+    def identities(self, *, threshold: float | Limit | None = None, linkage: Linkage = "average") -> Answer:
+        """Group images that show the same identity; see `clusters.identities`."""
+        from idmetric.gallery import clusters
+
+        return clusters.identities(self, threshold=threshold, linkage=linkage)

@@ -1,182 +1,138 @@
-"""The sources of a gallery's images: folders, single files and manifests."""
+"""The images of a gallery's sources: folders, image files, and tables with a column of paths."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
+import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
-from idmetric.metric import paths as inputs
+from idmetric.gallery.files import FACTS, GalleryError, arrow
 from idmetric.metric.errors import RequestError
-from idmetric.metric.paths import IMAGE_ENDINGS
-from idmetric.store import content
+from idmetric.metric.files import StrPath
+from idmetric.metric.paths import IMAGE_ENDINGS, absent_mask, claim, images_below, mask_of
 
 if TYPE_CHECKING:
-    from idmetric.data.old_manifest.table import Manifest
+    import pandas as pd
 
-MANIFESTS = (".parquet", ".csv", ".jsonl")
-
-
-class GalleryError(RuntimeError):
-    """A gallery cannot do what was asked; the message says why and how to fix it."""
-
-
-class StaleWarning(UserWarning):
-    """Images were left out of an answer because their files are missing, or have changed since they were embedded."""
-
-
-@dataclass(frozen=True)
-class GallerySource:
-    """A folder, an image file or a manifest, and the folder of its masks (`paths.mask_of`); absolute paths."""
-
-    path: str
-    mask_dir: str | None = None
+GallerySource: TypeAlias = "StrPath | pd.DataFrame"
+# columns of manifests that do not come along: they say how rows belong together, or are replaced by the gallery's own
+_LEFT_OUT = ("id", "path", "mask", "part_mask", "role", "group", "slot", "parent", "seed", "parameters")
+# columns of answers, which columns of tables may not be called
+_ANSWERS = (
+    "query", "rank", "distance", "answer", "probability", "group", "size", "center", "keep", "reason", "width",
+    "height", "bytes", "copy_agreement", "mirrored", "threshold", "threshold_source", "model", "revision",
+    "distance_name", "resolution", "dtype", "idmetric",
+)  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Entry:
-    """An image to be kept in the gallery.
+def list_images(sources: Sequence[GallerySource], masked: bool, mask_dir: StrPath | None) -> pd.DataFrame:
+    """A row for each image of the sources, each with its mask once, in their order.
 
-    Attributes:
-        name: its path below the source's folder, or its id in the manifest.
-        place: its file, or `manifest#id` for bytes in a manifest.
-        files: the files of image and mask; empty for bytes in a manifest.
-        image, mask: functions that read the bytes, or raise OSError. None: the image has no mask.
-        identity: the identity in the manifest.
-    """
+    Args:
+        masked: whether masks are wanted: those of tables, and for other images of `mask_dir` (`paths.mask_of`).
 
-    name: str
-    place: str
-    files: tuple[str, ...]
-    image: Callable[[], bytes]
-    mask: Callable[[], bytes] | None = None
-    identity: str | None = None
-
-    @property
-    def where(self) -> tuple[str, ...]:
-        """The image's identity in the gallery."""
-        return (self.place, *self.files)
-
-
-def entries(sources: Sequence[GallerySource], masked: bool) -> Iterator[Entry]:
-    """Yield all images of all sources, each (with its mask) once, in the order of their names.
+    Returns:
+        Columns `path` as given; `_file` and `_mask`, the absolute paths or None; `identity`, by default the folder
+        below the source; and the tables' own.
 
     Raises:
-        GalleryError: for a source that is missing or holds no image, and in a folder of masks for two masks of one
-            image, and two images of one mask.
+        GalleryError: for a source that is missing, holds no images, or has a column that answers have as well, and for
+            a mask of two images. ManifestError: for a table that is no manifest.
     """
-    seen: set[tuple[str, ...]] = set()
-    taken: dict[str, str] = {}  # masks of folders, and the images that have them
+    import pandas as pd
+
+    tables = []
     for source in sources:
-        count = 0
         try:
-            for entry in _entries(source, masked):
-                count += 1
-                if source.mask_dir is not None and entry.place in entry.files[:-1]:
-                    inputs.claim(taken, entry.place, entry.files[-1], source.mask_dir)
-                if entry.where not in seen:
-                    seen.add(entry.where)
-                    yield entry
+            table = _table_of(source, masked, mask_dir)
         except RequestError as error:
             raise GalleryError(str(error)) from error
-        if not count:
-            raise GalleryError(f"{source.path!r} holds no images (files ending in {' '.join(IMAGE_ENDINGS)})")
+        if table.empty:
+            raise GalleryError(f"{_name(source)!r} holds no images (files ending in {' '.join(IMAGE_ENDINGS)})")
+        tables.append(table)
+    images = pd.concat(tables, ignore_index=True)
+    images = images.astype(object).where(images.notna(), None) if len(tables) > 1 else images
+    return images.drop_duplicates(["_file", "_mask"], ignore_index=True)
 
 
-def _entries(source: GallerySource, masked: bool) -> Iterator[Entry]:
-    path = Path(source.path)
+def _name(source: GallerySource) -> str:
+    return os.fspath(source) if isinstance(source, str | os.PathLike) else "the table"
+
+
+def _table_of(source: GallerySource, masked: bool, mask_dir: StrPath | None) -> pd.DataFrame:
+    from idmetric.data.manifest import FORMATS, checked, read
+
+    if not isinstance(source, str | os.PathLike):
+        given = [os.fspath(path) for path in source["path"]] if "path" in source else []
+        return _of_manifest(checked(source, ".", "the table"), given, "the table", masked)
+
+    path = Path(source)
+    manifests = [path, *(path / f"manifest{ending}" for ending in FORMATS)]
+    for file in manifests:
+        if file.suffix.lower() in FORMATS and file.is_file():
+            return _of_manifest(read(file), _given_paths(file), str(file), masked)
     if path.is_dir():
         try:
-            files = inputs.images_below(path)
+            return _of_files(images_below(path), path, masked, mask_dir)
         except OSError as error:
             folder = str(error.filename or path)
             raise GalleryError(f"cannot list the folder {folder!r}: {error.strerror or error}") from error
-        for file in files:
-            yield _file(file, file.relative_to(path).as_posix(), source, masked)
-    elif path.suffix.lower() in MANIFESTS and path.is_file():
-        manifest = _manifest(path)
-        names = zip(manifest.column("id"), manifest.column("identity"), strict=True)
-        for row, (name, identity) in enumerate(names):
-            yield _row(manifest, source.path, row, name, identity, masked)
-    elif path.is_file():
-        yield _file(path, path.name, source, masked)
-    elif path.exists():
-        raise GalleryError(f"{source.path!r} is a pipe or a device: name a folder, an image or a manifest")
-    else:
-        raise GalleryError(f"there is no folder, image or manifest at {source.path!r}: name the place it has now")
+    if path.is_file():
+        return _of_files([path], path.parent, masked, mask_dir)
+    if path.exists():
+        raise GalleryError(f"{os.fspath(source)!r} is a pipe or a device: name a folder, an image or a table")
+    raise GalleryError(f"there is no folder, image or table at {os.fspath(source)!r}: name the place it has now")
 
 
-def _manifest(path: Path) -> Manifest:
-    """Read a manifest, or the metadata.csv of WildlifeReID-10k and its like.
+def _of_files(files: Sequence[Path], root: Path, masked: bool, mask_dir: StrPath | None) -> pd.DataFrame:
+    """Image files, whose folders below the root are their identities."""
+    import pandas as pd
 
-    Raises:
-        GalleryError: for another table, or one with boxes to cut out; it names the importer.
-    """
-    from idmetric.data.importers.run import import_dataset
-    from idmetric.data.old_manifest.table import ManifestError, read
-
-    kind = "wildlife" if path.name == "metadata.csv" else "table"
-    try:
-        try:
-            return read(path)
-        except ManifestError:
-            if kind == "table" or b"bbox" in path.read_bytes().partition(b"\n")[0]:
-                raise
-        manifest = import_dataset(kind, path.parent)
-        identities = [name and name.removeprefix(f"{kind}/") for name in manifest.column("identity")]
-        return manifest.replace(identity=identities)
-    except ValueError as error:
-        raise GalleryError(f"{error} (idmetric data import {kind} makes a manifest of other tables)") from error
-
-
-def mask_of(folder: str, image: str) -> str:
-    """Return the path of an image's mask in a folder (`paths.mask_of`); the expected .png if there is none."""
-    return inputs.mask_of(folder, image) or inputs.absent_mask(folder, image)[0]
+    taken: dict[str, str] = {}  # masks, and the images that have them
+    masks: list[str | None] = []
+    identities = []
+    for file in files:
+        folder = file.parent.relative_to(root).as_posix()
+        identities.append(None if folder == "." else folder)
+        mask = None
+        if masked and mask_dir is not None:
+            mask = mask_of(mask_dir, str(file)) or absent_mask(mask_dir, file)[0]
+            claim(taken, str(file), mask, mask_dir)
+        masks.append(mask and os.path.abspath(mask))
+    columns = {
+        "path": [str(file) for file in files],
+        "_file": [os.path.abspath(file) for file in files],
+        "_mask": masks,
+        "identity": identities,
+    }
+    return pd.DataFrame(columns, dtype=object)
 
 
-def _file(
-    path: Path,
-    name: str,
-    source: GallerySource,
-    masked: bool,
-) -> Entry:
-    image = str(path)
-    if not masked or source.mask_dir is None:
-        return Entry(name, image, (image,), partial(content, path))
-    mask = mask_of(source.mask_dir, image)
-    files = (image, mask)
-    return Entry(name, image, files, partial(content, path), partial(content, mask))
+def _given_paths(file: Path) -> list[str | None]:
+    """The column of paths as it stands in a table, by which answers and the table can be joined."""
+    if file.suffix.lower() == ".parquet":
+        given: list[str | None] = arrow().parquet.read_table(file, columns=["path"])["path"].to_pylist()
+        return given
+    from idmetric.tables import read_table
+
+    return read_table(file, known=["path"]).column("path")
 
 
-def _row(
-    manifest: Manifest,
-    path: str,
-    row: int,
-    name: str,
-    identity: str | None,
-    masked: bool,
-) -> Entry:
-    def cell(column: str) -> Any:
-        return manifest.table[column][row].as_py()
+def _of_manifest(table: pd.DataFrame, given: Sequence[str | None], name: str, masked: bool) -> pd.DataFrame:
+    """The images of a checked manifest; texts without an image are left out."""
+    import pandas as pd
 
-    files = [cell("path")]
-    mask = None
-    if masked:
-        files.append(cell("mask"))
-        if cell("mask") is not None or cell("mask_bytes") is not None:
-            mask = partial(_content, manifest, row, "mask")
-    files = [str(manifest.root / file) for file in files if file is not None]
-    is_inside = cell("image_bytes") is not None or not files
-    place = f"{path}#{name}" if is_inside else files[0]
-    image = partial(_content, manifest, row, "path")
-    return Entry(name, place, tuple(files), image, mask, identity)
-
-
-def _content(manifest: Manifest, row: int, column: str) -> bytes:
-    """Read an image or a mask of a manifest."""
-    source = manifest.source(row, column)
-    if source is None and column == "path":
-        raise OSError("the row is a text without an image")
-    return source if isinstance(source, bytes) else content(source or "")
+    own = [column for column in table if column not in _LEFT_OUT and table[column].notna().any()]
+    for column in own:
+        if column in _ANSWERS or column in FACTS:
+            raise GalleryError(f"{name}: column {column!r} has the name of a column of answers: rename it")
+    columns = {
+        "path": pd.Series(given, dtype=object),
+        "_file": table["path"],
+        "_mask": table["mask"] if masked else pd.Series([None] * len(table), dtype=object),
+        "identity": table["identity"],
+    }
+    columns |= {column: table[column] for column in own}
+    images = pd.DataFrame(columns)
+    return images[images["_file"].notna()].reset_index(drop=True)

@@ -20,8 +20,8 @@ from idmetric.cli.command import refuse_inputs
 from idmetric.cli.data import main as data_main
 from idmetric.cli.eval import main as eval_main
 from idmetric.cli.gallery import main as gallery_main
-from idmetric.gallery import Gallery
-from idmetric.gallery.sources import GalleryError, GallerySource, entries
+from idmetric.gallery import Gallery, GalleryError
+from idmetric.gallery.sources import list_images
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files import OutputError, file_id
 from idmetric.metric.paths import mask_of, masks_of
@@ -250,7 +250,7 @@ def test_galleries_and_data_commands_never_write_over_what_they_read(
     pytest.importorskip("pyarrow")
     monkeypatch.chdir(folder)
     assert data_main(["import", "folder", "gen", "-o", "m.parquet", "--quiet"]) == 0
-    Gallery("index", metric).update("m.parquet")
+    Gallery("index", metric).build("m.parquet")
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and "index" not in path.parts}
     shared = ("--model", str(saved), "--device", "cpu", "--quiet")
     for given in (("build", "m.parquet", "--parquet", "m.parquet", "--gallery", "index"),
@@ -325,7 +325,7 @@ def test_one_mask_for_two_images_is_refused(run: Run, folder: Path, saved: Path)
     (folder / "p.csv").write_text("refs/1.png,gen/a/0.png\nrefs/1.png,gen/b/0.png\n")
     assert run("--pairs", "p.csv", "--mask-dir", "masks")[0] == 2
     with pytest.raises(GalleryError, match="would be the mask of both"):
-        list(entries([GallerySource(str(folder / "gen"), str(folder / "masks"))], masked=True))
+        list_images([folder / "gen"], masked=True, mask_dir=folder / "masks")
     with pytest.raises(RequestError, match="would be the mask of both"):
         load(saved, device="cpu").embed([str(folder / name) for name in images], masks=folder / "masks")
     os.link(folder / "gen/a/0.png", folder / "gen/again.png")

@@ -63,7 +63,7 @@ def test_a_gallery_refuses_weights_that_changed_after_it_was_opened(model: IDSim
     """Through `.data` and NumPy, of one value."""
     [path] = pictures(tmp_path / "photos", 1)
     gallery, weight = Gallery(tmp_path / "gallery", model), model.mlp_cls.fc2.weight
-    gallery.update(path)
+    gallery.build(path)
     old = folder_name(model.about())
     value = weight.data.view(-1)[700].item()
     for write in (weight.data.view(-1).__setitem__, weight.numpy().reshape(-1).__setitem__):

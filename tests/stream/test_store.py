@@ -93,7 +93,7 @@ def test_a_part_that_cannot_be_read_for_a_moment_is_not_joined(tmp_path: Path, m
         raise OSError(errno.EMFILE, "too many open files")
 
     with monkeypatch.context() as patch:
-        patch.setattr(module._Part, "row", fails)
+        patch.setattr(module.PartFile, "row", fails)
         for key in keys[4:]:
             stored(tmp_path, [key], numbered([key]))
     assert Store(tmp_path).vectors(keys)[:, 0].tolist() == list(range(6))

@@ -123,7 +123,7 @@ def test_changed_weights_say_so_wherever_their_revision_is_named(
 
     row = score(named, photos[0], photos[1]).rows[0]
     gallery = Gallery(tmp_path / "gallery", named)
-    gallery.update(photos[0])
+    gallery.build(photos[0])
     said = [row["revision"], named.signature()["revision"], IdentityLoss(named, photos[0]).signature()["revision"],
             gallery.query(photos[1])[0]["revision"], named.model_id.partition("@")[2].partition("/")[0],
             named.embed(photos[0]).model.partition("@")[2].partition("/")[0]]  # fmt: skip

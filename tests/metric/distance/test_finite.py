@@ -135,7 +135,7 @@ def test_no_store_takes_what_is_not_finite(overflowing: Path, tmp_path: Path) ->
     assert list((tmp_path / "mine").rglob("*.safetensors")) == []
     assert all(
         "--dtype float32" in reason
-        for reason in Gallery(tmp_path / "g", half).update(tmp_path / "photos").unreadable.values()
+        for reason in Gallery(tmp_path / "g", half).build(tmp_path / "photos").unreadable.values()
     )
     with pytest.raises(ManifestError, match="in float16 is not finite"):
         bind(table, {"large": half}, EvalSettings())

@@ -12,7 +12,7 @@ from idmetric.data.frames.footage import open_clip
 from idmetric.data.generate.weights import Repository, version
 from idmetric.data.importers.run import import_dataset
 from idmetric.data.importers.source import open_source
-from idmetric.gallery.sources import entries
+from idmetric.gallery.sources import list_images
 from idmetric.matching.clips import sources_of
 from idmetric.metric.checkpoints.pretrained import folder_revision
 from idmetric.metric.paths import listed, matching, walk
@@ -54,9 +54,8 @@ def of_importer(root: Path) -> object:
 
 
 def of_gallery(root: Path) -> object:
-    from idmetric.gallery.sources import GallerySource
-
-    return [entry.name for entry in entries([GallerySource(str(root))], masked=False)]
+    images = list_images([root], masked=False, mask_dir=None)
+    return [Path(file).relative_to(root.absolute()).as_posix() for file in images["_file"]]
 
 
 def of_match(root: Path) -> object:

@@ -130,7 +130,7 @@ for k in range(3):
         code = 1
         try:
             metric = load("owner/model", device="cpu")
-            Gallery("gallery", metric).update("images")
+            Gallery("gallery", metric).build("images")
             code = main(["folder", "--data", "images", "--model", "m=owner/model", "--out", "out", "--bootstrap",
             "0", "--device", "cpu"])
         finally:
@@ -140,7 +140,7 @@ for k in range(3):
 codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
 metric = load("owner/model", device="cpu")
 gallery = Gallery("gallery", metric)
-again = gallery.update("images")
+again = gallery.build("images")
 print(json.dumps({"codes": codes, "images": len(gallery), "embedded": again.embedded}))
 """
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from idmetric.data.importers.folders import pictures
-from idmetric.gallery.sources import GallerySource, entries
+from idmetric.gallery.sources import list_images
 from idmetric.metric.paths import IMAGE_ENDINGS, listed
 
 NAMES = [f"a{ending}" for ending in IMAGE_ENDINGS] + ["b.JPG", "c.Pgm"]
@@ -18,9 +18,8 @@ def test_all_commands_find_the_same_images_in_a_folder(tmp_path: Path) -> None:
     for name in (*NAMES, "notes.txt", "a.npy", "jpg"):
         (tmp_path / name).write_bytes(b"")  # the names alone matter
     assert sorted(Path(path).name for path in listed(tmp_path)) == expected  # idmetric score
-    assert (
-        sorted(entry.name for entry in entries([GallerySource(str(tmp_path))], masked=False)) == expected
-    )  # galleries
+    images = list_images([tmp_path], masked=False, mask_dir=None)
+    assert sorted(Path(path).name for path in images["path"]) == expected  # galleries
     assert sorted(picture.path.name for picture in pictures(tmp_path)) == expected  # imported data
 
 
@@ -29,7 +28,7 @@ def test_pictures_that_are_not_read_are_counted_in_one_warning(tmp_path: Path) -
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(b"")
-    for read in (listed, pictures, lambda folder: list(entries([GallerySource(str(folder))], masked=False))):
+    for read in (listed, pictures, lambda folder: list_images([folder], False, None)["path"]):
         with pytest.warns(UserWarning, match="2 files") as caught:
             assert len(list(read(tmp_path))) == 1
         [warning] = caught

@@ -338,7 +338,7 @@ def test_mask_id_on_the_command_lines(metric: Embedder, tmp_path: Path, capsys: 
     assert main([*gallery, *common, "--mask-id", "2", "--quiet"]) == 0
     capsys.readouterr()
     assert main([*query, "--device", "cpu", "--format", "json"]) == 0  # it remembers the label
-    hits = {Path(hit["image"]).stem: hit["distance"] for hit in json.loads(capsys.readouterr().out)}
+    hits = {Path(hit["path"]).stem: hit["distance"] for hit in json.loads(capsys.readouterr().out)}
     assert hits["mug_b"] == pytest.approx(distances["2"], abs=1e-5)
 
 

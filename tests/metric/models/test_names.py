@@ -58,7 +58,7 @@ def test_a_folder_named_tiny_is_not_scored_as_tiny(here: Path, capsys: pytest.Ca
     assert f"{plain(*images).item():.4f}" in capsys.readouterr().out
 
     assert gallery_main(["build", "photos", "--gallery", "index", "--model", "tiny", "--device", "cpu", "--quiet"]) == 0
-    assert Gallery(here / "index", plain).update("photos").embedded == 0
+    assert Gallery(here / "index", plain).build("photos").embedded == 0
 
 
 @pytest.mark.parametrize("name", ["resnet18", "dino-i:dreambooth", "frozen:dinov3-b16"])

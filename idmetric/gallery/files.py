@@ -1,0 +1,276 @@
+"""What lies in a gallery's folder: the table of its images, and their memory-mapped vectors.
+
+    index/
+      IDSim-tiny.1f3a.../         one for each model and way of looking, as in any folder of embeddings (`store`)
+        part-*.safetensors        vectors, appended
+        prints/part-*.safetensors small pictures in which copies are found
+        images.parquet            a row for each image, rewritten by each build
+
+A table by `adapters.EmbedColumn` opens as a gallery, too: it has the vectors in a column.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from idmetric.data.nearest import Single, unit
+from idmetric.metric.files import StrPath, need, refuse_irregular, replacing
+from idmetric.store import PartFile, Parts
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+IMAGES = "images.parquet"
+EMBEDDING, MODEL = "embedding", "embedding_model"  # columns of `adapters.EmbedColumn`
+# columns of images.parquet in addition to `path`, `identity` and those of the sources' tables
+FACTS = (
+    "_file",  # absolute path
+    "_mask",  # absolute path of its mask
+    "_key",  # hash of the content of image and mask, under which the store has the vector
+    "_size",  # of image and mask together, in bytes
+    "_time",  # of the last change, in nanoseconds
+    "_width",
+    "_height",
+    "_animated",  # whether the file has several frames or pages
+    "_part",  # file of the vector
+    "_row",  # of the vector in that file
+    "_norm",  # length of the vector
+)
+_HEAD = b"idmetric.gallery"
+
+
+class GalleryError(RuntimeError):
+    """A gallery cannot do what was asked; the message says why and how to fix it."""
+
+
+class StaleWarning(UserWarning):
+    """Images were left out of an answer because their files are missing, or have changed since they were embedded."""
+
+
+# The table
+
+
+def arrow() -> Any:
+    """pyarrow, with its submodule `parquet`; MissingExtraError without it."""
+    need("eval", "a gallery", pyarrow="pyarrow")
+    import pyarrow.parquet
+
+    return pyarrow
+
+
+def stamp_of(file: str, mask: str | None) -> tuple[int, int]:
+    """Size in bytes and time of the last change, in nanoseconds, of a file and its mask; OSError if one is absent."""
+    size = time = 0
+    for path in filter(None, (file, mask)):
+        status = os.stat(path)
+        size += status.st_size
+        time = max(time, status.st_mtime_ns, status.st_ctime_ns)
+    return size, time
+
+
+def models_of(folder: StrPath) -> list[dict[str, Any]]:
+    """The models of a gallery: `about`, the settings of each, and by which name and revision it was opened.
+
+    Raises:
+        GalleryError: for a damaged table. PermissionError: for a folder that is closed to the user.
+    """
+    names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    heads = []
+    for name in names:
+        path = Path(folder, name, IMAGES)
+        if path.is_file():
+            heads.append(_head(path, arrow().parquet.read_schema(path)))
+    return heads
+
+
+def read_images(path: Path) -> tuple[dict[str, Any], pa.Table]:
+    """The head and the rows of images.parquet.
+
+    Raises:
+        GalleryError: naming a damaged file.
+    """
+    refuse_irregular(path)
+    try:
+        table = arrow().parquet.read_table(path)
+    except (arrow().ArrowException, OSError) as error:
+        raise _damaged(path, error) from error
+    if not {"path", *FACTS} <= set(table.column_names):
+        raise _damaged(path, "columns are missing")
+    return _head(path, table.schema), table
+
+
+def _head(path: Path, schema: pa.Schema) -> dict[str, Any]:
+    try:
+        head: dict[str, Any] = json.loads(schema.metadata[_HEAD])
+        return head
+    except (TypeError, KeyError, ValueError) as error:
+        raise _damaged(path, "its model is not recorded") from error
+
+
+def _damaged(path: Path, why: object) -> GalleryError:
+    return GalleryError(
+        f"{str(path)!r} is damaged ({why}): delete it, and the next build writes it again and embeds nothing again"
+    )
+
+
+def write_images(path: Path, head: dict[str, Any], images: pd.DataFrame) -> None:
+    """Write images.parquet atomically."""
+    table = arrow().Table.from_pandas(images, preserve_index=False)
+    table = table.replace_schema_metadata({_HEAD: json.dumps(head)})
+    with replacing(path) as temporary:
+        arrow().parquet.write_table(table, temporary)
+
+
+# Vectors
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """The global features (N, D) of images, which need no room in memory.
+
+    Attributes:
+        arrays: the vectors of each part. position (N,): of each image's among those of all parts.
+        norm (N,): their lengths. parts: the files.
+    """
+
+    arrays: list[NDArray[Any]]
+    position: NDArray[np.int64]
+    norm: Single
+    parts: list[PartFile]
+
+    def __len__(self) -> int:
+        return len(self.position)
+
+    def similarity(self, queries: Single) -> Single:
+        """Cosines (Q, N) of unit vectors (Q, D), up to rounding in float32."""
+        products = [queries @ array.T for array in self.arrays]
+        joined = products[0] if len(products) == 1 else np.concatenate(products, axis=1)
+        similarity: Single = joined.take(self.position, axis=1)
+        similarity /= self.norm
+        return similarity
+
+    def unit(self, rows: NDArray[np.integer]) -> Single:
+        """Unit vectors (n, D) of some rows."""
+        starts = np.cumsum([0, *map(len, self.arrays)])
+        position = self.position[rows]
+        part = np.searchsorted(starts, position, side="right") - 1
+        vectors = np.empty((len(rows), self.arrays[0].shape[1]), self.arrays[0].dtype)
+        for number in np.unique(part):
+            of_part = part == number
+            vectors[of_part] = self.arrays[number][position[of_part] - starts[number]]
+        return unit(vectors)
+
+    def damaged(self, rows: NDArray[np.integer], keys: Sequence[str]) -> str:
+        """The name of a part in which one of these rows has changed; "" if there is none."""
+        starts = np.cumsum([0, *map(len, self.arrays)])
+        for position, key in zip(self.position[rows].tolist(), keys, strict=True):
+            number = int(np.searchsorted(starts, position, side="right")) - 1
+            part = self.parts[number]
+            if part.is_damaged("cls", position - int(starts[number]), key):
+                return part.path.name
+        return ""
+
+
+def map_vectors(folder: Path, images: pa.Table) -> Vectors:
+    """Map the vectors of a gallery's images.
+
+    Raises:
+        GalleryError: if some are missing, naming the part.
+    """
+    if not len(images):
+        return Vectors([], np.empty(0, np.int64), np.empty(0, np.float32), [])
+    try:
+        return _mapped(folder, images["_part"], images["_row"], images["_norm"])
+    except FileNotFoundError:  # a command that shares the folder has joined its parts
+        parts = Parts(folder, ["cls"])
+        keys = images["_key"].to_pylist()
+        absent = sum(key not in parts for key in keys)
+        if absent:
+            raise GalleryError(
+                f"the embeddings of {absent} of {len(keys)} images are missing in {str(folder)!r}: the next build "
+                "makes them again"
+            ) from None
+        places = [parts.place(key) for key in keys]
+        names = arrow().chunked_array([[name for name, _ in places]])
+        rows = arrow().chunked_array([[row for _, row in places]])
+        return _mapped(folder, names, rows, images["_norm"])
+    except (ValueError, KeyError) as error:
+        raise GalleryError(f"{error}: the next build embeds what it held again") from error
+
+
+def _mapped(folder: Path, names: pa.ChunkedArray, rows: pa.ChunkedArray, norm: pa.ChunkedArray) -> Vectors:
+    encoded = names.combine_chunks().dictionary_encode()
+    parts = []
+    for name in encoded.dictionary.to_pylist():
+        path = folder / name
+        try:
+            parts.append(PartFile(path))
+        except (ValueError, KeyError) as error:
+            raise ValueError(f"{str(path)!r} is damaged ({error})") from error
+    arrays = [_floats(part) for part in parts]
+    starts = np.cumsum([0, *map(len, arrays)])[:-1]
+    position = starts[encoded.indices.to_numpy()] + rows.to_numpy()
+    return Vectors(arrays, position, norm.to_numpy(), parts)
+
+
+def _floats(part: PartFile) -> NDArray[Any]:
+    """The vectors of a part: mapped, or in memory if they are of half precision."""
+    vectors = part.mapped("cls")
+    if vectors.dtype == np.uint16:  # bfloat16: the upper half of a float32
+        return (vectors.astype(np.uint32) << 16).view(np.float32)
+    return vectors.astype(np.float32) if vectors.dtype == np.float16 else vectors
+
+
+def norms_of(folder: Path, places: Sequence[tuple[str, int]]) -> Single:
+    """The lengths of vectors in parts of a folder."""
+    norms: dict[str, Single] = {}
+    for name in {name for name, _ in places}:
+        norms[name] = _lengths(_floats(PartFile(folder / name)))
+    return np.array([norms[name][row] for name, row in places], np.float32)
+
+
+def _lengths(vectors: NDArray[Any]) -> Single:
+    squares = np.einsum("nd,nd->n", vectors, vectors, dtype=np.float64)
+    lengths: Single = np.sqrt(squares).astype(np.float32)
+    return lengths
+
+
+# Tables with vectors
+
+
+def holds_vectors(path: Path) -> bool:
+    """Whether this is a Parquet file, or a folder of such files, rather than a gallery's folder."""
+    return path.suffix.lower() == ".parquet" or any(path.glob("*.parquet"))
+
+
+def read_vectors(path: Path, model_id: str) -> tuple[pa.Table, Vectors]:
+    """The rows and vectors of a table by `adapters.EmbedColumn`; rows without a vector are left out.
+
+    Raises:
+        GalleryError: for a table without its columns, or by another model.
+    """
+    try:
+        table = arrow().parquet.read_table(path)
+    except (arrow().ArrowException, OSError) as error:
+        raise GalleryError(f"{str(path)!r} cannot be read: {error}") from error
+    absent = {"path", EMBEDDING, MODEL} - set(table.column_names)
+    if absent:
+        raise GalleryError(f"{str(path)!r} has no column {min(absent)!r}: make it by adapters.EmbedColumn")
+    table = table.filter(table[EMBEDDING].is_valid())
+    models = table[MODEL].unique().to_pylist()
+    if models != [model_id]:
+        raise GalleryError(f"{str(path)!r} was embedded by {', '.join(map(str, models)) or 'none'}, not by {model_id}")
+
+    numbers = table[EMBEDDING].combine_chunks().flatten().to_numpy().astype(np.float32, copy=False)
+    vectors = numbers.reshape(len(table), -1)
+    rest = table.drop_columns([EMBEDDING, MODEL])
+    return rest, Vectors([vectors], np.arange(len(vectors)), _lengths(vectors), [])
