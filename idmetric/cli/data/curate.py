@@ -32,7 +32,6 @@ from idmetric.cli.data.common import (
 )
 from idmetric.cli.data.split import read_parts
 from idmetric.cli.options import add_shared, natural, positive
-from idmetric.tables import aligned
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -131,12 +130,8 @@ def run(args: Namespace) -> int:
 
     # the images that it chooses, without those that cannot be used
     table = read(args.manifest)
-    result = recipe(table, seed=args.seed, rules=rules, **options)
-    chosen = result.table
-    for number, applied in enumerate(result.applied, 1):
-        why = f" ({applied.rule.why})" if applied.rule.why else ""
-        print(f"rule {number} {applied.rule}{why}: -{applied.rows} images, -{applied.identities} identities")
-    for note in result.notes:
+    chosen, notes = recipe(table, seed=args.seed, rules=rules, **options)
+    for note in notes:
         say(note)
     if not len(chosen):
         raise ValueError(
@@ -169,16 +164,16 @@ def _problems(args: Namespace, chosen: pd.DataFrame) -> dict[int, str]:
 
 
 def _sizes(before: pd.DataFrame, after: pd.DataFrame) -> str:
-    """Identities and images of each dataset, before and after, and identities of each split."""
-    splits = after["split"].dropna().unique()
-    lines = [["dataset", "identities", "images", "->", "identities", "images", *splits]]
-    datasets = before["dataset"].fillna("(none)")
-    for name in [*sorted(datasets.unique()), "all"]:
-        old, new = before, after
-        if name != "all":
-            old, new = before[datasets == name], after[after["dataset"].fillna("(none)") == name]
-        numbers = [new["identity"].nunique(), len(new)]
-        numbers += [new["identity"][new["split"] == split].nunique() for split in splits]
-        cells = map("{:,}".format, numbers)
-        lines.append([name, f"{old['identity'].nunique():,}", f"{len(old):,}", "->", *cells])
-    return "\n".join(aligned(lines, right=range(1, len(lines[0]))))
+    """Identities and images of each dataset, before and after, and identities of each split, as text."""
+    import pandas as pd
+
+    columns = {}
+    for when, table in (("before", before), ("after", after)):
+        named = table.assign(dataset=table["dataset"].fillna("(none)"))
+        named = pd.concat([named, named.assign(dataset="all")])
+        columns[when] = named.groupby("dataset")["identity"].agg(identities="nunique", images="size")
+    columns["split"] = named.groupby(["dataset", "split"])["identity"].nunique().unstack()
+
+    sizes = pd.concat(columns, axis=1).fillna(0).astype(int)
+    order = [*sizes.index.drop("all").sort_values(), "all"]
+    return str(sizes.loc[order].to_string(index_names=False))

@@ -92,7 +92,8 @@ def distinct(table: pd.DataFrame) -> pd.DataFrame:
 
     The first of repeated rows stays and becomes the parent of rows that were made from its copies.
     """
-    firsts = table["id"].groupby([table["identity"], image_keys(table)], dropna=False).transform("first")
+    copies = table["id"].groupby([table["identity"], image_keys(table)], dropna=False)
+    firsts = copies.transform("first")
     first_of = dict(zip(table["id"], firsts, strict=True))
     parents = [first_of.get(parent, parent) for parent in table["parent"]]
     return take(with_columns(table, parent=parents), table["id"] == firsts)
@@ -105,25 +106,29 @@ def unique(table: pd.DataFrame) -> pd.DataFrame:
     of an identity comprises all its images, ignoring case and spaces; empty values do not match. The id is parameter
     objaverse_id, or a column of this name.
     """
-    ids = [json.loads(text or "{}").get("objaverse_id") for text in table["parameters"]]
-    values = {"text": table["text"], "parameter": pd.Series(ids, dtype=object)}
-    if "objaverse_id" in table:
-        values["column"] = table["objaverse_id"]
-
-    own = table["identity"].where(~followers(table))
+    objects = table.get("objaverse_id")
+    if objects is None:
+        parameters = table["parameters"].fillna("{}").map(json.loads)
+        objects = parameters.map(lambda values: values.get("objaverse_id"))
+    own = table["identity"].mask(followers(table))
     keys_of: dict[str, set[Hashable]] = {name: set() for name in own.dropna()}
-    for column, texts in values.items():
-        words = texts.dropna().map(lambda text: " ".join(str(text).casefold().split()))
-        for name, of_identity in words[words != ""].groupby(own):
-            keys_of[name].add((column, frozenset(of_identity)))
+    for kind, values in (("text", table["text"]), ("object", objects)):
+        words = values.fillna("").map(plain_text)
+        for name, texts in words[words != ""].groupby(own):
+            keys_of[name].add((kind, frozenset(texts)))
 
-    seen: set[Hashable] = set()
+    taken: set[Hashable] = set()
     chosen = []
     for name, keys in keys_of.items():
-        if keys.isdisjoint(seen):
+        if keys.isdisjoint(taken):
             chosen.append(name)
-            seen |= keys
+            taken |= keys
     return keep_identities(table, chosen)
+
+
+def plain_text(text: str) -> str:
+    """A text without regard to case and spaces."""
+    return " ".join(str(text).casefold().split())
 
 
 def lowest(names: Iterable[str], count: int, seed: Sequence[Hashable]) -> list[str]:
@@ -153,6 +158,8 @@ def keep_images(table: pd.DataFrame, count: int, seed: int = 0) -> pd.DataFrame:
 def _places(table: pd.DataFrame, seed: int) -> pd.Series:
     """Row -> its place, from 0, in a random order of its identity's rows; without followers."""
     own = table[table["identity"].notna() & ~followers(table)]
-    hashes = [hashed(seed, "image", *names) for names in zip(own["identity"], own["id"], strict=True)]
-    shuffled = own.assign(hash=np.array(hashes, dtype=np.uint64)).sort_values("hash")
+    hashes = []
+    for identity, name in zip(own["identity"], own["id"], strict=True):
+        hashes.append(hashed(seed, "image", identity, name))
+    shuffled = own.iloc[np.argsort(np.array(hashes, dtype=np.uint64))]
     return shuffled.groupby("identity").cumcount()

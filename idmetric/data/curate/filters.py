@@ -71,13 +71,9 @@ class Rule:
             columns_of(query)
 
     def __str__(self) -> str:
-        values = self.settings()
-        values.pop("why", None)
-        return json.dumps(values, ensure_ascii=False)
-
-    def settings(self) -> dict[str, str | int]:
-        """The fields that are set."""
-        return {name: value for name, value in asdict(self).items() if value not in (None, "")}
+        """The rule as in a filter file."""
+        settings = {name: value for name, value in asdict(self).items() if value not in (None, "")}
+        return json.dumps(settings, ensure_ascii=False)
 
 
 # ID-Sim, A.1. Its "CatIndividuallD" is WildlifeReID-10k's subset CatIndividualImages. Column x_subset holds the subset
@@ -110,51 +106,47 @@ IDSIM_RULES = (
 NEARID_RULES = (Rule(drop="x_partition == 'deformable'", why="lacks foreground descriptions; few classes"),)
 
 
-@dataclass(frozen=True)
-class Applied:
-    """The effect of a rule: numbers of dropped rows (with followers) and identities."""
-
-    rule: Rule
-    rows: int
-    identities: int
-
-
-def apply_rules(table: pd.DataFrame, rules: Sequence[Rule]) -> tuple[pd.DataFrame, list[Applied]]:
-    """Apply the rules in order; returns the remaining rows and the effect of each rule.
+def apply_rules(table: pd.DataFrame, rules: Sequence[Rule]) -> tuple[pd.DataFrame, list[str]]:
+    """Apply the rules in order; returns the remaining rows, and a note on what each rule dropped, with followers.
 
     With an image, the identity-edits and distractors made from it are dropped too. They do not count as images.
 
     Raises:
         ValueError: naming the rule whose query cannot be answered, such as by a column that the table lacks.
     """
-    applied = []
-    for number, rule in enumerate(rules, 1):
+    notes = []
+    for rule in rules:
         try:
-            is_concerned = selected(table, rule.of) if rule.of else np.ones(len(table), dtype=bool)
-            is_bad = is_concerned & ~_is_good(table, rule, is_concerned)
+            may_stay = _may_stay(table, rule)
         except (TypeError, ValueError) as error:
-            raise ValueError(f"rule {number} {rule}: {error}") from error
-        remaining = take(table, without_orphans(table, ~is_bad))
+            raise ValueError(f"rule {rule}: {error}") from error
+        remaining = take(table, without_orphans(table, may_stay))
+        images = len(table) - len(remaining)
         identities = table["identity"].nunique() - remaining["identity"].nunique()
-        applied.append(Applied(rule, len(table) - len(remaining), identities))
+        notes.append(f"rule {rule}: -{images} images, -{identities} identities")
         table = remaining
-    return table, applied
+    return table, notes
 
 
-def _is_good(table: pd.DataFrame, rule: Rule, is_concerned: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Whether each row (N,) may stay, if it is concerned."""
+def _may_stay(table: pd.DataFrame, rule: Rule) -> NDArray[np.bool_]:
+    """Whether a rule lets each row (N,) stay, if its parent stays."""
+    is_concerned = np.ones(len(table), dtype=bool)
+    if rule.of:
+        is_concerned = selected(table, rule.of)
     if not is_concerned.any():
-        return is_concerned
+        return ~is_concerned
     if rule.keep:
-        return selected(table, rule.keep)
+        return ~is_concerned | selected(table, rule.keep)
     if rule.drop:
-        return ~selected(table, rule.drop)
+        return ~is_concerned | ~selected(table, rule.drop)
 
     # followers show an identity once, and are not judged by it
     is_follower = followers(table)
-    counts = table["identity"][is_concerned & ~is_follower].value_counts()
-    is_enough = table["identity"].map(counts).fillna(0) >= (rule.min_images or 0)
-    return np.asarray(is_follower | is_enough & table["identity"].notna())
+    identity = table["identity"].fillna("")
+    counts = identity[is_concerned & ~is_follower].value_counts()
+    counts[""] = 0  # rows without an identity
+    is_enough = identity.map(counts) >= (rule.min_images or 0)
+    return np.asarray(~is_concerned | is_follower | is_enough)
 
 
 def selected(table: pd.DataFrame, query: str) -> NDArray[np.bool_]:
@@ -165,8 +157,8 @@ def selected(table: pd.DataFrame, query: str) -> NDArray[np.bool_]:
         raise ValueError(f"the manifest lacks column {missing[0]!r}: add it, or change the rule (--filters)")
     values = table[sorted(columns)].infer_objects()
     texts = values.select_dtypes(["object", "str"]).fillna("")
-    chosen = values.assign(**texts).query(query, engine="python").index
-    return np.asarray(table.index.isin(chosen))
+    chosen = values.assign(**texts).query(query, engine="python")
+    return np.asarray(table.index.isin(chosen.index))
 
 
 def read_rules(path: str | os.PathLike[str]) -> tuple[Rule, ...]:
@@ -188,5 +180,5 @@ def read_rules(path: str | os.PathLike[str]) -> tuple[Rule, ...]:
 
 def rules_json(rules: Sequence[Rule]) -> str:
     """Rules as the text of a filter file."""
-    lines = ",\n  ".join(json.dumps(rule.settings()) for rule in rules)
-    return f"[\n  {lines}\n]\n" if rules else "[]\n"
+    lines = ",\n  ".join(map(str, rules))
+    return f"[\n  {lines}\n]\n"

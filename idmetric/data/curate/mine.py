@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from idmetric.data.curate.balance import hashed
+from idmetric.data.curate.balance import hashed, plain_text
 from idmetric.data.manifest import take, with_columns
 from idmetric.data.nearest import Ints, nearest_other
 from idmetric.data.split import blocks
@@ -64,10 +64,11 @@ def hard_negatives(
     """
     is_usable = _usable(table, vectors)
     anchors, pool = negative_rows(table)
-    anchors, pool = anchors[is_usable[anchors]], pool[is_usable[pool]]
+    anchors = anchors[is_usable[anchors]]
+    pool = pool[is_usable[pool]]
     families = blocks(table, groups=False)
     split = table["split"].fillna("").to_numpy()
-    rows, similarity = np.full((len(anchors), k), -1), np.full((len(anchors), k), np.nan)
+    rows, similarity = _unfilled(len(anchors), k)
     for name in pd.unique(split[anchors]):
         is_part = split[anchors] == name
         candidates = pool[split[pool] == name]
@@ -76,17 +77,22 @@ def hard_negatives(
         )
     negatives = _pairs(anchors, rows, similarity)
 
-    anchors = np.unique(negatives["anchor"])  # of those with a negative
-    positives = _positives(table, anchors, pool, seed)
-    placed = pd.concat(
-        [
-            pd.DataFrame({"anchor": anchors, "row": anchors, "slot": "anchor"}),
-            positives.assign(slot="positive"),
-            negatives.assign(slot="negative"),
-        ]
-    ).sort_values("anchor", kind="stable")
+    # an anchor that has negatives, its positives and its negatives
+    anchors = np.unique(negatives["anchor"])
+    parts = {
+        "anchor": pd.DataFrame({"anchor": anchors, "row": anchors}),
+        "positive": _positives(table, anchors, pool, seed),
+        "negative": negatives,
+    }
+    placed = pd.concat(parts, names=["slot"]).reset_index("slot")
+    placed = placed.sort_values("anchor", kind="stable")
     groups = table["group"].where(table["slot"] == "anchor", table["id"])
-    return grouped(table, placed.assign(group=groups.loc[placed["anchor"]].to_numpy()))
+    return grouped(table, placed.assign(group=groups[placed["anchor"]].to_numpy()))
+
+
+def _unfilled(anchors: int, k: int) -> tuple[Ints, NDArray[np.float64]]:
+    """Rows (A, k) of -1 and similarities (A, k) of NaN."""
+    return np.full((anchors, k), -1), np.full((anchors, k), np.nan)
 
 
 def _pairs(anchors: Ints, rows: Ints, similarity: NDArray[np.float64]) -> pd.DataFrame:
@@ -97,21 +103,22 @@ def _pairs(anchors: Ints, rows: Ints, similarity: NDArray[np.float64]) -> pd.Dat
 
 def _positives(table: pd.DataFrame, anchors: Ints, pool: Ints, seed: int) -> pd.DataFrame:
     """The positives of anchors, of their group, or one other image of their identity and split: columns anchor, row."""
-    of_group = table.groupby(table["group"].where(table["slot"] == "positive")).indices
-    by_name = table.loc[pool, ["identity", "split"]].fillna("").loc[table["id"][pool].sort_values().index]
-    images = by_name.groupby(["identity", "split"]).groups
-    paths = table["path"].to_numpy()
+    group_of_positive = table["group"].where(table["slot"] == "positive")
+    positives_of = table.groupby(group_of_positive).indices
+    by_name = table.loc[pool].sort_values("id").fillna({"split": ""})
+    images_of = by_name.groupby(["identity", "split"]).groups
+    path = table["path"].to_numpy()
 
     pairs = []
     for row in table.loc[anchors].itertuples():
-        if row.slot == "anchor" and row.group in of_group:
-            pairs += [(row.Index, positive) for positive in of_group[row.group]]
+        if row.slot == "anchor" and row.group in positives_of:
+            pairs += [(row.Index, positive) for positive in positives_of[row.group]]
             continue
-        candidates = images.get((row.identity, row.split or ""), anchors[:0])
-        start = hashed(seed, "positive", row.id) % max(1, len(candidates))
-        for candidate in [*candidates[start:], *candidates[:start]]:
-            if candidate != row.Index and paths[candidate] != row.path:
-                pairs.append((row.Index, candidate))
+        images = list(images_of.get((row.identity, row.split or ""), ()))
+        start = hashed(seed, "positive", row.id) % max(1, len(images))
+        for image in images[start:] + images[:start]:
+            if image != row.Index and path[image] != row.path:
+                pairs.append((row.Index, image))
                 break
     return pd.DataFrame(pairs, columns=["anchor", "row"], dtype=np.int64)
 
@@ -142,37 +149,34 @@ def hard_pairs(
     """
     families = blocks(table, groups=False)
     pools = text_pools(table, families, _usable(table, vectors))
-    rows, similarity = np.full((len(table), k), -1), np.full((len(table), k), np.nan)
+    rows, similarity = _unfilled(len(table), k)
     for done, pool in enumerate(pools, 1):
-        rows[pool], similarity[pool] = nearest_other(vectors, families, k, anchors=pool, pool=pool, ceiling=ceiling)
+        found = nearest_other(vectors, families, k, anchors=pool, pool=pool, ceiling=ceiling)
+        rows[pool], similarity[pool] = found
         if progress is not None:
             progress(done, len(pools))
 
-    found = _pairs(np.arange(len(table)), rows, similarity)
-    first, second = np.sort(found[["anchor", "row"]].to_numpy(), axis=1).T
-    pairs = pd.DataFrame({"first": first, "second": second, "similarity": found["similarity"].to_numpy()})
-    pairs = pairs.drop_duplicates(["first", "second"])
-    order = np.lexsort((pairs["second"], pairs["first"], -comparable(pairs["similarity"])))
+    # each pair once, the closest first
+    pairs = _pairs(np.arange(len(table)), rows, similarity)
+    pairs[["anchor", "row"]] = np.sort(pairs[["anchor", "row"]], axis=1)
+    pairs = pairs.drop_duplicates(["anchor", "row"])
+    order = np.lexsort((pairs["row"], pairs["anchor"], -comparable(pairs["similarity"])))
     pairs = pairs.iloc[order].reset_index(drop=True)
 
-    groups = pd.Series([f"pair-{number:06d}" for number in range(len(pairs))], dtype=object)
-    anchors = pd.DataFrame({"row": pairs["first"], "group": groups, "slot": "anchor"})
-    negatives = pairs.rename(columns={"second": "row"}).assign(group=groups, slot="negative")
+    names = [f"pair-{number:06d}" for number in range(len(pairs))]
+    pairs["group"] = pd.Series(names, dtype=object)
+    anchors = pairs[["anchor", "group"]].rename(columns={"anchor": "row"}).assign(slot="anchor")
+    negatives = pairs.assign(slot="negative")
     return grouped(table, pd.concat([anchors, negatives]).sort_index(kind="stable"))
 
 
 def text_pools(table: pd.DataFrame, families: Ints, is_usable: NDArray[np.bool_] | bool = True) -> list[Ints]:
     """Rows with the same text in the same split, if they are of at least two families."""
-    words = table["text"].fillna("").map(_plain)
-    keys = pd.DataFrame({"split": table["split"].fillna(""), "words": words, "family": families})
-    usable = keys[is_usable & table["identity"].notna() & (words != "")]
-    pools = usable.groupby(["split", "words"], sort=False)
-    return [rows.index.to_numpy() for _, rows in pools if rows["family"].nunique() > 1]
-
-
-def _plain(text: str) -> str:
-    """A text without regard to case and spaces."""
-    return " ".join(text.casefold().split())
+    words = table["text"].fillna("").map(plain_text)
+    is_usable = is_usable & table["identity"].notna() & (words != "")
+    rows = table.assign(words=words, family=families, split=table["split"].fillna(""))[is_usable]
+    pools = rows.groupby(["split", "words"], sort=False)
+    return [pool.index.to_numpy() for _, pool in pools if pool["family"].nunique() > 1]
 
 
 def query_rows(table: pd.DataFrame) -> Ints:
@@ -210,33 +214,30 @@ def query_negatives(
     Returns:
         Rows of slot negative in the queries' groups; own columns are x_source (id of the target) and x_similarity.
     """
-    is_usable = _usable(table, vectors)
     targets = _target_numbers(table)
-    is_target = table["slot"] == "positive"
-    own_targets = pd.Series(targets)[is_target].groupby(table["group"]).agg(set)
-    searched = table.assign(target=targets)[is_usable & table["slot"].isin(["query", "positive"])]
+    items = table.assign(target=targets)
+    own_targets = items[items["slot"] == "positive"].groupby("group")["target"].agg(set)
+    searched = items[_usable(table, vectors) & items["slot"].isin(["query", "positive"])]
 
     placed = []
     for _, rows in searched.groupby(["dataset", "split"], dropna=False, sort=False):
         queries = rows[rows["slot"] == "query"]
-        if not len(queries):
-            continue
+        candidates = rows[rows["slot"] == "positive"].drop_duplicates("target")
         own = [own_targets.get(group, set()) for group in queries["group"]]
-        pool = rows[rows["slot"] == "positive"].drop_duplicates("target").index
         ranked, similarity = nearest_other(
             vectors,
             np.arange(len(vectors)),
-            skip + depth + max(map(len, own)),
+            skip + depth + max(map(len, own), default=0),
             anchors=queries.index.to_numpy(),
-            pool=pool.to_numpy(),
+            pool=candidates.index.to_numpy(),
             progress=progress,
         )
         for number, query in enumerate(queries.itertuples()):
             is_other = (ranked[number] >= 0) & ~np.isin(targets[ranked[number]], list(own[number]))
             window = np.flatnonzero(is_other)[skip : skip + depth]
             rng = np.random.default_rng(hashed(seed, "negatives", query.id))
-            for place in np.sort(rng.permutation(len(window))[:k]):
-                rank = window[place]
+            drawn = np.sort(rng.permutation(len(window))[:k])
+            for rank in window[drawn]:
                 placed.append((ranked[number, rank], query.group, "negative", similarity[number, rank]))
     return grouped(table, pd.DataFrame(placed, columns=["row", "group", "slot", "similarity"]))
 
@@ -244,7 +245,7 @@ def query_negatives(
 def _target_numbers(table: pd.DataFrame) -> Ints:
     """A number for each row (N,), equal for equal targets: image and text; of a text alone its words."""
     texts = table["text"].fillna("")
-    words = texts.where(table["path"].notna(), texts.map(_plain))
+    words = texts.where(table["path"].notna(), texts.map(plain_text))
     images = table["path"].fillna("")
     return np.asarray(table.groupby([images, words]).ngroup())
 
@@ -279,17 +280,17 @@ def with_parents_found(table: pd.DataFrame) -> pd.DataFrame:
 
     A copy in the row's group is preferred to the first copy. If there is no copy, `parent` stays as it is.
     """
-    copies: dict[str, str] = {}
-    copies_in_group: dict[tuple[str, str | None], str] = {}
-    for name, source, group in zip(table["id"], table["x_source"], table["group"], strict=True):
-        copies.setdefault(source, name)
-        copies_in_group.setdefault((source, group), name)
+    backwards = table[::-1]  # the first copy of a source is the last one written
+    copies = dict(zip(backwards["x_source"], backwards["id"], strict=True))
+    places = zip(backwards["x_source"], backwards["group"], strict=True)
+    copies_in_group = dict(zip(places, backwards["id"], strict=True))
 
     present = {None, *table["id"]}
     parents = []
     for parent, group in zip(table["parent"], table["group"], strict=True):
         if parent not in present:
-            parent = copies_in_group.get((parent, group)) or copies.get(parent) or parent
+            copy = copies.get(parent, parent)
+            parent = copies_in_group.get((parent, group), copy)
         parents.append(parent)
     return with_columns(table, parent=parents)
 

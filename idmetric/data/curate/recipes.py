@@ -1,7 +1,7 @@
 """The papers' curations, which filter, allocate and sample the rows of a manifest.
 
 from idmetric.data.curate import recipes
-train_and_val = recipes.idsim(table, seed=0).table
+train_and_val, notes = recipes.idsim(table, seed=0)
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from idmetric.data.curate.balance import (
     two_views,
     unique,
 )
-from idmetric.data.curate.filters import IDSIM_RULES, NEARID_RULES, Applied, Rule, apply_rules
+from idmetric.data.curate.filters import IDSIM_RULES, NEARID_RULES, Rule, apply_rules
 from idmetric.data.curate.masking import inherit_masks
 from idmetric.data.manifest import take
 from idmetric.data.split import split
@@ -35,13 +35,7 @@ Existing = Literal["refuse", "keep", "overwrite"]  # treatment of existing split
 _REAL = Rule(keep="role == 'real'", why="real images alone")
 
 
-@dataclass(frozen=True)
-class Curated:
-    """A recipe's result: the rows, the effect of each filter, and notes for the user."""
-
-    table: pd.DataFrame
-    applied: list[Applied]
-    notes: list[str]
+Curated = tuple[pd.DataFrame, list[str]]  # the chosen rows, and notes for the user
 
 
 def idsim(
@@ -60,11 +54,11 @@ def idsim(
     """
     table, notes = trainable(table, existing)
     needed = (_REAL, Rule(min_images=2, why="an anchor and a positive"))
-    filtered, applied = apply_rules(distinct(table), (*rules, *needed))
+    filtered, dropped = apply_rules(distinct(table), (*rules, *needed))
     quotas = balanced(_sizes(filtered), count)
     pairs = two_views(choose(filtered, quotas, seed), seed)
-    notes += short_of(sum(quotas.values()), count)
-    return Curated(split(pairs, {"train": 10 / 11, "val": 1 / 11}, seed, by_dataset=False), applied, notes)
+    curated = split(pairs, {"train": 10 / 11, "val": 1 / 11}, seed, by_dataset=False)
+    return curated, notes + dropped + short_of(sum(quotas.values()), count)
 
 
 def nearid(
@@ -92,19 +86,18 @@ def nearid(
     _refuse_splits(table, existing)
     if "x_partition" not in table:
         table = table.assign(x_partition=None)
-    filtered, applied = apply_rules(distinct(table), rules)
+    filtered, notes = apply_rules(distinct(table), rules)
     curated = unique(filtered)
     repeated = len(identities(filtered)) - len(identities(curated))
-    notes = [f"{repeated} identities repeat another's text or ObjaverseID and are left out"]
-    curated, effects = apply_rules(curated, [Rule(min_images=2, why="two views or more")])
-    applied += effects
+    curated, dropped = apply_rules(curated, [Rule(min_images=2, why="two views or more")])
+    notes += [f"{repeated} identities repeat another's text or ObjaverseID and are left out", *dropped]
     if count is not None:
         chosen = lowest(identities(curated)["identity"], count, (seed, "identity"))
         curated = keep_identities(curated, chosen)
         notes += short_of(len(chosen), count)
     if existing != "keep":
         curated = split(curated, parts or PARTS, seed, by_dataset=False)
-    return Curated(inherit_masks(whole_groups(table, curated)), applied, notes)
+    return inherit_masks(whole_groups(table, curated)), notes
 
 
 def visme(
@@ -114,9 +107,9 @@ def visme(
 
     Identities with one image are left out, because they have no positive. Splits stay as they are.
     """
-    filtered, applied = apply_rules(distinct(table), (*rules, Rule(min_images=2, why="a query and a positive")))
+    filtered, notes = apply_rules(distinct(table), (*rules, Rule(min_images=2, why="a query and a positive")))
     chosen = choose(filtered, dict.fromkeys(_sizes(filtered), count), seed)
-    return Curated(whole_groups(table, keep_images(chosen, images, seed)), applied, [])
+    return whole_groups(table, keep_images(chosen, images, seed)), notes
 
 
 @dataclass(frozen=True)
@@ -171,11 +164,10 @@ def ilgen(
         images: N, of each instance; 1 for objects without background generation (Table 3, ID6).
     """
     enough = Rule(min_images=images, why=f"{images} images of each instance")
-    filtered, applied = apply_rules(distinct(table), (*rules, enough))
+    filtered, notes = apply_rules(distinct(table), (*rules, enough))
     firsts = identities(filtered)
     domain_of = firsts["domain"].str.casefold()
     chosen: list[str] = []
-    notes = []
     for domain, quota in ilgen_quotas(variant, count).items():
         instances = firsts[domain_of == domain]
         if any_category:
@@ -188,7 +180,7 @@ def ilgen(
         chosen += names
         notes += short_of(len(names), quota, f" of domain {domain}")
     curated = keep_images(keep_identities(filtered, chosen), images, seed)
-    return Curated(whole_groups(table, curated), applied, notes)
+    return whole_groups(table, curated), notes
 
 
 # ILGen's sets of real images (section 4.1, "Training set variants"; Tables 4 and S4), in the splits of UnED
@@ -220,7 +212,7 @@ def ilgen_real(
     datasets = (*WHOLE, *SHARED) if variant == "all" else (REAL_S[variant],)
     train, notes = trainable(table, "keep")
     enough = Rule(min_images=ILGEN_IMAGES, why=f"{ILGEN_IMAGES} images of each instance")
-    filtered, applied = apply_rules(distinct(train), (*rules, _REAL, enough))
+    filtered, dropped = apply_rules(distinct(train), (*rules, _REAL, enough))
 
     classes = _sizes(filtered)
     missing = [name for name in datasets if name not in classes]
@@ -237,9 +229,8 @@ def ilgen_real(
         wanted = count or ILGEN[variant].instances
         quotas = {REAL_S[variant]: wanted}
     chosen = drawn(identities(filtered), "dataset", quotas, seed)
-    notes += short_of(len(chosen), wanted)
     curated = keep_images(keep_identities(filtered, chosen), ILGEN_IMAGES, seed)
-    return Curated(whole_groups(table, curated), applied, notes)
+    return whole_groups(table, curated), notes + dropped + short_of(len(chosen), wanted)
 
 
 def _real_all_quotas(sizes: Mapping[str, int], wanted: int) -> dict[str, int]:
@@ -274,7 +265,7 @@ def splits_of(table: pd.DataFrame) -> str:
     return ", ".join(f"{name}: {count} images" for name, count in counts.items())
 
 
-def trainable(table: pd.DataFrame, existing: Existing) -> tuple[pd.DataFrame, list[str]]:
+def trainable(table: pd.DataFrame, existing: Existing) -> Curated:
     """The images that may be used for training, and notes about the rest."""
     _refuse_splits(table, existing)
     is_train = table["split"].fillna("train") == "train"
@@ -282,9 +273,8 @@ def trainable(table: pd.DataFrame, existing: Existing) -> tuple[pd.DataFrame, li
         return table, []
     if not is_train.any():
         raise ValueError(f"no images are of split train ({splits_of(table)})")
-    return take(table, is_train), [
-        f"{(~is_train).sum()} images of splits other than train are not used ({splits_of(table)})"
-    ]
+    note = f"{(~is_train).sum()} images of splits other than train are not used ({splits_of(table)})"
+    return take(table, is_train), [note]
 
 
 def whole_groups(before: pd.DataFrame, after: pd.DataFrame) -> pd.DataFrame:
