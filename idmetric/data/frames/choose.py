@@ -108,13 +108,15 @@ def positions(times: NDArray[np.float64], sampling: Sampling) -> tuple[list[int]
 
     The last frame gets the average duration of all earlier ones.
     """
+    last = times[-1]
     duration = 1 / sampling.fps
     if len(times) > 1:
-        duration = times[-1] / (len(times) - 1)
-    times = np.append(times, times[-1] + duration)
+        duration = last / (len(times) - 1)
+    times = np.append(times, last + duration)
     rounded = np.floor(times * sampling.fps + 0.5)
     *ticks, end = rounded.astype(int).tolist()
-    return ticks, max(end, ticks[-1] + 1)
+    count = max(end, ticks[-1] + 1)
+    return ticks, count
 
 
 def candidates(ticks: Sequence[int], annotated: Sequence[bool], stride: int) -> list[int]:

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from idmetric.matching.frames import ClipError
-from idmetric.metric import files
-from idmetric.metric.files import StrPath, read_json_file
+from idmetric.metric.files import StrPath, read_json_file, read_text
 from idmetric.metric.paths import VIDEO_ENDINGS, walk
 
 IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")  # fewer than elsewhere: a GIF is a preview
@@ -85,14 +84,6 @@ def find_clips(root: StrPath, masks: StrPath | None = None) -> list[AnnotatedCli
 def is_image(path: Path) -> bool:
     """Whether a file's name is that of an image."""
     return path.suffix.lower() in IMAGES
-
-
-def read_text(path: Path) -> str:
-    """The text of a file that comes with a clip."""
-    try:
-        return files.read_text(path)
-    except ValueError as error:
-        raise ClipError(f"{path}: {error}") from error
 
 
 def with_codes(clips: Sequence[AnnotatedClip], path: Path) -> tuple[list[AnnotatedClip], Categories]:

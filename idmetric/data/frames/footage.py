@@ -22,11 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from idmetric.data.frames.clips import BOXES, AnnotatedClip, Box, is_image, read_text
+from idmetric.data.frames.clips import BOXES, AnnotatedClip, Box, is_image
 from idmetric.data.frames.sam import Sam
 from idmetric.data.sharpness import blur_score
 from idmetric.matching.codes import decode
 from idmetric.matching.frames import ClipError, frames, times
+from idmetric.metric.files import read_text
 from idmetric.metric.images import read_image
 from idmetric.metric.masks import read_mask
 from idmetric.metric.paths import matching, natural
@@ -119,7 +120,8 @@ class Footage:
             masks = _pictures(self.masks, indices)
         for index, picture, mask in zip(indices, pictures, masks, strict=False):
             name = f"{self.clip.frames}, frame {index}"
-            yield AnnotatedFrame(index, name, picture, self.annotations[index], mask, self.sam)
+            annotation = self.annotations[index]
+            yield AnnotatedFrame(index, name, picture, annotation, mask, self.sam)
 
 
 def open_clip(clip: AnnotatedClip, fps: float, sam: Sam | None = None) -> Footage:
@@ -136,19 +138,21 @@ def open_clip(clip: AnnotatedClip, fps: float, sam: Sam | None = None) -> Footag
     images, seconds = _opened(clip.frames, fps)
     count = len(seconds)
     if sam is not None:
-        return Footage(clip, seconds, images, read_boxes(clip, count), sam=sam)
+        boxes = read_boxes(clip, count)
+        return Footage(clip, seconds, images, boxes, sam=sam)
     if isinstance(clip.masks, dict) and isinstance(images, list):
-        return Footage(clip, seconds, images, [clip.masks.get(path.stem) for path in images if path])
+        codes = [clip.masks.get(image.stem) for image in images if image]
+        return Footage(clip, seconds, images, codes)
     if not isinstance(clip.masks, Path):
         raise ClipError(f"{clip.frames}: no masks found; give --masks, or draw them of boxes: --segment")
 
     masks, mask_seconds = _opened(clip.masks, fps)
     if isinstance(images, list) and isinstance(masks, list):
-        path_of = {path.stem: path for path in masks if path}
-        paths = [path_of.get(path.stem) for path in images if path]
-        if not any(paths):
+        mask_of = {mask.stem: mask for mask in masks if mask}
+        masks = [mask_of.get(image.stem) for image in images if image]
+        if not any(masks):
             raise ClipError(f"{clip.masks}: no mask is named like a frame of {clip.frames}, such as {images[0]}")
-        return Footage(clip, seconds, images, paths, paths)
+        return Footage(clip, seconds, images, masks, masks)
     if len(mask_seconds) != count:
         raise ClipError(f"{clip.masks}: {len(mask_seconds)} masks for the {count} frames of {clip.frames}")
     return Footage(clip, seconds, images, [True] * count, masks)
@@ -177,9 +181,11 @@ def read_boxes(clip: AnnotatedClip, count: int) -> list[Box | None]:
             left, top, width, height = map(float, _split(line))
         except ValueError as error:
             raise ClipError(f"{clip.boxes}: line {index + 1} is not left, top, width, height: {line[:80]!r}") from error
-        is_box = np.isfinite([left, top, width, height]).all() and width > 0 and height > 0
-        box = (left, top, left + width, top + height)
-        boxes.append(box if is_box and not is_absent[index] else None)
+        box = None
+        is_finite = np.isfinite([left, top, width, height]).all()
+        if is_finite and min(width, height) > 0 and not is_absent[index]:
+            box = (left, top, left + width, top + height)
+        boxes.append(box)
     return boxes
 
 
@@ -198,7 +204,8 @@ def _opened(path: Path, fps: float) -> tuple[Source, NDArray[np.float64]]:
         if image.stem in path_of:
             raise ClipError(f"{path_of[image.stem]} and {image} are both the frame {image.stem!r}: keep one of them")
         path_of[image.stem] = image
-    return list(path_of.values()), np.arange(len(path_of)) / fps
+    seconds = np.arange(len(path_of)) / fps
+    return list(path_of.values()), seconds
 
 
 def _pictures(source: Source, indices: Sequence[int]) -> Iterator[Picture]:

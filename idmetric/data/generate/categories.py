@@ -29,7 +29,12 @@ def read_categories(path: StrPath) -> list[str]:
 
 
 def ask_categories(
-    url: str, model: str, domain: str, count: int, domains: Mapping[str, Any], key: str = ""
+    url: str,
+    model: str,
+    domain: str,
+    count: int,
+    domains: Mapping[str, Any],
+    key: str = "",
 ) -> list[str]:
     """Ask a model for `count` categories of a domain (ILGen, section 3.2).
 

@@ -293,16 +293,18 @@ def _place(
     parameters: Parameters,
 ) -> Composed:
     """The masked part of a box of the photo, resized and placed at random on white, with its place as parameters."""
-    left = int(rng.integers(canvas[0] - size[0] + 1))
-    top = int(rng.integers(canvas[1] - size[1] + 1))
+    width, height = canvas
+    left = int(rng.integers(width - size[0] + 1))
+    top = int(rng.integers(height - size[1] + 1))
     scaled = scaled_mask(mask, size, box)
     foreground = photo.resize(size, Image.Resampling.LANCZOS, box=box)
     image = Image.new("RGB", canvas, WHITE)
     image.paste(foreground, (left, top), scaled)
     cover = Image.new("L", canvas)
     cover.paste(scaled, (left, top))
-    covered = area(cover) / (canvas[0] * canvas[1])
-    return Composed(image, cover, {**parameters, "left": left, "top": top, "covered": covered})
+    covered = area(cover) / (width * height)
+    parameters = {**parameters, "left": left, "top": top, "covered": covered}
+    return Composed(image, cover, parameters)
 
 
 def rounded(length: float) -> int:

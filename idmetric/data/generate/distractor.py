@@ -53,17 +53,20 @@ def distractor_task(
         size = working_size(image.size, side, engine.multiple)
         large = image.resize(size, Image.Resampling.LANCZOS)
         large_mask = scaled_mask(mask, size)
-        edited = engine.edit(Request(job.prompt, job.seed, large, large_mask, negative=negative))
-        return Made(paste(edited, image, mask), mask, parameters={"size": list(size)})
+        request = Request(job.prompt, job.seed, large, large_mask, negative=negative)
+        edited = engine.edit(request)
+        pasted = paste(edited, image, mask)
+        return Made(pasted, mask, parameters={"size": list(size)})
 
     return GenerateTask(jobs, make, engine)
 
 
 def working_size(size: Size, side: int, multiple: int) -> Size:
     """(width, height): the aspect ratio of `size`, the area of a square of that side, divisible by `multiple`."""
+    width, height = size
     if max(size) > _LONGEST_RATIO * min(size):
-        raise ImageReadError(f"of {size[0]}x{size[1]} pixels", "it is too long to repaint: crop it")
-    root = math.sqrt(size[0] / size[1])
+        raise ImageReadError(f"of {width}x{height} pixels", "it is too long to repaint: crop it")
+    root = math.sqrt(width / height)
     width = rounded(side * root / multiple) * multiple
     height = rounded(side / root / multiple) * multiple
     return width, height

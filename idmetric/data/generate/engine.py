@@ -73,15 +73,18 @@ class Engine:
     @property
     def weights(self) -> dict[str, Repository]:
         """Its weights by field."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in values.items() if isinstance(value, Repository)}
+        return {name: value for name, value in fields_of(self).items() if isinstance(value, Repository)}
 
     @property
     def settings(self) -> Options:
         """Everything except its input that determines the pixels, as JSON values."""
-        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "place"}
         keys = {name: weights.key for name, weights in self.weights.items()}
-        return {**values, **keys, "dtype": self.place.dtype}
+        return {**fields_of(self), **keys, "dtype": self.place.dtype}
+
+    @property
+    def licenses(self) -> dict[str, str]:
+        """Repository -> license of its weights."""
+        return {weights.key: weights.license for weights in self.weights.values()}
 
     @cached_property
     def versions(self) -> dict[str, str]:
@@ -161,7 +164,8 @@ def drawing(request: Request, place: Place) -> Iterator[Any]:
 def checked_image(image: Image.Image, request: Request, name: str) -> Image.Image:
     """The image in the size that the request wants; FloatingPointError for one of one color."""
     pixels = np.asarray(image)
-    if (pixels == pixels[0, 0]).all():
+    corner = pixels[0, 0]
+    if (pixels == corner).all():
         raise FloatingPointError(f"{name} made an image of one color; if its numbers overflowed, --dtype float32 helps")
 
     size = request.size or (request.image or image).size
@@ -175,14 +179,23 @@ def with_settings(model: Model, changes: Mapping[str, Any]) -> Model:
         changes: text is converted to the field's type; that of weights ("base", "lora", ...) is a location, see
             `Repository.at`.
     """
-    current = {field.name: getattr(model, field.name) for field in fields(model) if field.name != "place"}
+    current = fields_of(model)
     values: Options = {}
     for name, value in changes.items():
         if name not in current:
-            raise RequestError(f"{type(model).__name__} has no setting {name!r}; it has {', '.join(sorted(current))}")
+            known = ", ".join(sorted(current))
+            raise RequestError(f"{type(model).__name__} has no setting {name!r}; it has {known}")
         kind = type(current[name])
         if kind is Repository:
             values[name] = current[name].at(value)
-        else:
-            values[name] = accept(name, from_text(value, kind) if isinstance(value, str) else value, kind)
+            continue
+        if isinstance(value, str):
+            value = from_text(value, kind)
+        values[name] = accept(name, value, kind)
     return replace(model, **values)
+
+
+def fields_of(model: DataclassInstance) -> Options:
+    """The weights and settings of an engine or remover by field."""
+    names = [field.name for field in fields(model) if field.name != "place"]
+    return {name: getattr(model, name) for name in names}

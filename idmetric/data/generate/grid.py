@@ -54,7 +54,11 @@ def grid_sources(table: pd.DataFrame, views: bool = False) -> pd.DataFrame:
 
 
 def grid_identity_task(
-    table: pd.DataFrame, engine: Engine, words: Wording, seed: int = 0, views: bool = False
+    table: pd.DataFrame,
+    engine: Engine,
+    words: Wording,
+    seed: int = 0,
+    views: bool = False,
 ) -> GenerateTask:
     """Plan the identity edits of all photos of `grid_sources`: the foreground repainted, once in each strength.
 
@@ -75,8 +79,10 @@ def grid_identity_task(
     def make(job: Job) -> Made:
         image, mask = read_source(sources, job)
         strength = job.settings["identity_change"]
-        edited = engine.edit(Request(job.prompt, job.seed, image, mask, strength))
-        return Made(paste(edited, image, mask), mask, mask, oracle=0.0)
+        request = Request(job.prompt, job.seed, image, mask, strength)
+        edited = engine.edit(request)
+        pasted = paste(edited, image, mask)
+        return Made(pasted, mask, mask, oracle=0.0)
 
     return GenerateTask(jobs, make, engine, lambda made: merge([sources, made], shared=True))
 
@@ -113,7 +119,8 @@ def grid_context_task(table: pd.DataFrame, engine: Engine, words: Wording, seed:
         if job.settings["factor"] == "background":
             white = Image.new("RGB", image.size, WHITE)
             image = Image.composite(image, white, mask)
-        edited = engine.edit(Request(job.prompt, job.seed, image))
+        request = Request(job.prompt, job.seed, image)
+        edited = engine.edit(request)
         return Made(edited, mask)
 
     return GenerateTask(jobs, make, engine, lambda made: merge([table, made], shared=True))

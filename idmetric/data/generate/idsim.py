@@ -91,7 +91,8 @@ def contextual_task(
         image, mask = read_source(table, job)
         rng = np.random.default_rng(job.seed)
         canvas = contextual_canvas(image, mask, rng, job.settings["mode"])
-        edited = engine.edit(Request(job.prompt, CONTEXT_SEED, canvas.image, canvas.mask))
+        request = Request(job.prompt, CONTEXT_SEED, canvas.image, canvas.mask)
+        edited = engine.edit(request)
         return Made(edited, canvas.mask, parameters={"canvas": canvas.parameters})
 
     return GenerateTask(jobs, make, engine)
@@ -143,13 +144,14 @@ def noise_task(
     negatives have no such artifacts, so their triplets are left alone.
     """
     is_edited = (table["slot"] == "negative") & (table["engine"] == engine.name)
-    is_shown = table["slot"].isin(["anchor", "positive"]) & table["group"].isin(table["group"][is_edited])
+    edited_groups = set(table["group"][is_edited])
     settings = {"task": "noise", "strength": NOISE, **_FIXED}
     jobs: list[Job] = []
     for index, row in enumerate(table.to_dict("records")):
-        if is_shown[index]:
+        if row["slot"] in ("anchor", "positive") and row["group"] in edited_groups:
             prompt = words.prompt("identity", row["category"])
-            jobs.append(job_from(row, index, engine, prompt, frame_seed(seed, index), settings, "context-edit"))
+            draw = frame_seed(seed, index)
+            jobs.append(job_from(row, index, engine, prompt, draw, settings, "context-edit"))
     if not jobs:
         raise RequestError(
             f"no triplet has a negative edited by {engine.name}: generative noise is for triplets (idmetric data mine "
@@ -168,7 +170,8 @@ def _repainted(engine: Engine, job: Job, image: Image.Image, mask: Image.Image, 
     """An image, repainted where the mask is 255; the parameter size is that at which the engine worked."""
     small, small_mask = fit(image, mask, FIT_LONGEST, engine.multiple)
     request = Request(job.prompt, IDENTITY_SEED, small, small_mask, strength, guidance=GUIDANCE)
-    pasted = paste(engine.edit(request), image, mask)
+    edited = engine.edit(request)
+    pasted = paste(edited, image, mask)
     return Made(pasted, parameters={"size": list(small.size)})
 
 

@@ -9,7 +9,6 @@ without masks of the first step and masks that another program made of them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +17,7 @@ from PIL import Image
 from idmetric.data.curate.recipes import ILGEN
 from idmetric.data.generate.compose import pad_randomly, scaled_mask
 from idmetric.data.generate.distractor import working_size
-from idmetric.data.generate.engine import Engine, Request
+from idmetric.data.generate.engine import Engine, Request, fields_of
 from idmetric.data.generate.iclight import on_gray
 from idmetric.data.generate.jobs import (
     GenerateTask,
@@ -66,7 +65,7 @@ def object_task(
     settings = {**engine.settings, "task": "object"}
     if remover is not None:
         settings["remover"] = "clean"
-        settings |= {f"remover.{name}": value for name, value in asdict(remover).items()}
+        settings |= {f"remover.{name}": value for name, value in fields_of(remover).items()}
 
     jobs = []
     for category in categories:
@@ -78,7 +77,6 @@ def object_task(
             row = {
                 "id": name,
                 "identity": f"{origin}/{short_hash(name)}",
-                "role": "real",
                 "dataset": "ilgen",
                 "domain": domain,
                 "category": category,
@@ -90,8 +88,12 @@ def object_task(
 
     def make(job: Job) -> Made | str:
         image = engine.edit(Request(job.prompt, job.seed))
-        mask = remover.mask(image) if remover else None
-        return mask if isinstance(mask, str) else Made(image, mask)
+        if remover is None:
+            return Made(image)
+        mask = remover.mask(image)
+        if isinstance(mask, str):
+            return mask
+        return Made(image, mask)
 
     return GenerateTask(jobs, make, engine)
 
@@ -120,7 +122,8 @@ def relight_task(
         gray = on_gray(padded.image, padded.mask)  # before resizing, so no white gets into the object's edge
         small = gray.resize(size, Image.Resampling.LANCZOS)
         small_mask = scaled_mask(padded.mask, size)
-        relit = engine.edit(Request(job.prompt, job.seed, small, small_mask, size=image.size))
+        request = Request(job.prompt, job.seed, small, small_mask, size=image.size)
+        relit = engine.edit(request)
         return Made(relit, padded.mask, parameters={"padded": padded.parameters})
 
     return GenerateTask(jobs, make, engine)

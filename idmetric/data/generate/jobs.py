@@ -166,9 +166,13 @@ def _run(task: GenerateTask, root: Path, jobs: Sequence[Job], progress: Progress
 
 def _saved(root: Path, job: Job, task: GenerateTask, made: Made) -> Parameters:
     """Write the images of a job, and return its row, with versions and licenses of the engine's weights."""
-    licenses = {weights.key: weights.license for weights in task.engine.weights.values()}
-    provenance = {"versions": task.engine.versions, "licenses": licenses}
-    row = {**job.row, "parameters": {**job.settings, **made.parameters, **provenance}, "oracle": made.oracle}
+    parameters = {
+        **job.settings,
+        **made.parameters,
+        "versions": task.engine.versions,
+        "licenses": task.engine.licenses,
+    }
+    row = {**job.row, "parameters": parameters, "oracle": made.oracle}
     images = {"mask": made.mask, "part_mask": made.part_mask, "path": made.image}
     for column, image in images.items():
         if image is not None:

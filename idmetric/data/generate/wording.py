@@ -60,7 +60,8 @@ class Wording:
         kind = self.categories.get(_key(category or "*")) or self.categories["*"]
         pairs = []
         for background, scene in self.backgrounds.get(kind, {}).items():
-            pairs += [(background, lighting) for lighting in self.lighting[scene]]
+            for lighting in self.lighting[scene]:
+                pairs.append((background, lighting))
         return pairs
 
 
