@@ -189,7 +189,7 @@ def _composite(
         del regions[0]
         states[0] = "missing"
     elif kind == "twice":
-        states[0] = "doubled"
+        states[0] = "twice"
         again = drawn_photos[0][1][1]
         if is_second_form:
             regions[1] = again

@@ -60,10 +60,10 @@ def regions(metric: Embedder, args: argparse.Namespace, clock: Clock, folder: Pa
         for path in paths:
             picture = read_image(path)
             pieces += [picture.crop(box) for box in boxes]
-        metric.embed(pieces, patches=False, batch_size=args.batch, workers=args.workers or 0)
+        metric.embed(pieces, patches=False, batch_size=args.batch, workers=8)
 
     def matched() -> None:
-        match(metric, subjects, paths, regions=[boxes] * len(paths), batch_size=args.batch, workers=args.workers)
+        match(metric, subjects, paths, [boxes] * len(paths), batch_size=args.batch)
 
     what = f"match, {args.subjects} subjects x {args.regions} regions"
     timings = clock.alternate({CROPS: crops, what: matched}, {CROPS: len(paths), what: len(paths)})
@@ -83,7 +83,7 @@ def clip(metric: Embedder, args: argparse.Namespace, clock: Clock, folder: Path)
             metric.embed_pixels(pixels[: args.frames - start])
 
     def matched() -> None:
-        match(metric, subjects, path, frames="all", batch_size=args.batch, workers=args.workers)
+        match(metric, subjects, path, batch_size=args.batch)
 
     what = f"match, frames of {args.size[0]} x {args.size[1]}"
     timings = clock.alternate({FRAMES: bare, what: matched}, {FRAMES: args.frames, what: args.frames})
@@ -114,7 +114,6 @@ def build_parser() -> argparse.ArgumentParser:
     """The parser of the command."""
     parser = parser_of(__doc__, SECTIONS, seconds=300.0)
     parser.add_argument("--size", type=int, nargs=2, default=(1280, 720), metavar=("WIDTH", "HEIGHT"))
-    parser.add_argument("--workers", type=int, help="threads that read (default: one for each core, at most 8)")
     add_counts(parser, images=100, subjects=4, regions=6, frames=1000, batch=32, repeats=3, warmup=1)
     return parser
 

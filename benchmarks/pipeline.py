@@ -207,7 +207,7 @@ def frames(args: argparse.Namespace, folder: Path) -> tuple[str, dict[str, Calla
     base = "decode + resize"
     return base, {
         base: lambda: clip_decoded_and_resized(clip),
-        "match": lambda: match(metric, {"subject": reference}, clip, frames="all"),
+        "match": lambda: match(metric, {"subject": reference}, clip),
     }
 
 

@@ -37,7 +37,7 @@ Array = NDArray[np.float64]
 BATCH = 40  # composites
 NO_MARGIN = math.inf
 MARGINS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.5, NO_MARGIN)
-STATES: tuple[State, ...] = ("matched", "missing", "doubled")
+STATES: tuple[State, ...] = ("matched", "missing", "twice")
 
 # thresholds (S,) of a cast by the subjects' own ones, NaN where a subject has too few photos, and a calibration
 Rule = Callable[[Array, Calibration], Array]

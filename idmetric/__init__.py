@@ -14,10 +14,9 @@ if TYPE_CHECKING:
     from idmetric.cli.demo import demo_images
     from idmetric.evaluate.evaluation import Evaluation, evaluation
     from idmetric.gallery.gallery import Gallery
-    from idmetric.matching.clips import Clip
     from idmetric.matching.consistency import consistency
     from idmetric.matching.matching import match
-    from idmetric.matching.regions import Cut, Region
+    from idmetric.matching.regions import Region
     from idmetric.matching.result import Match
     from idmetric.metric.backbone import Backbone
     from idmetric.metric.embedder import Embedder
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
 _LAZY = {
     "Backbone": "idmetric.metric.backbone",
     "CheckpointError": "idmetric.metric.errors",
-    "Clip": "idmetric.matching.clips",
-    "Cut": "idmetric.matching.regions",
     "Embedder": "idmetric.metric.embedder",
     "Embedding": "idmetric.metric.embedding",
     "Evaluation": "idmetric.evaluate.evaluation",
@@ -62,8 +59,6 @@ _LAZY = {
 __all__ = [
     "Backbone",
     "CheckpointError",
-    "Clip",
-    "Cut",
     "Embedder",
     "Embedding",
     "Evaluation",

@@ -208,7 +208,7 @@ def test_every_module_is_imported_before_public_functions_are_called() -> None:
         "metric = idmetric.IDSim('tiny', device='cpu')\n"
         "mug = 'examples/images/mug_a.png'\n"
         "idmetric.score(metric, mug, 'examples/images/mug_b.png'), idmetric.score_pairs(metric, [(mug, mug)])\n"
-        "idmetric.match(metric, {'mug': mug}, mug), idmetric.consistency(metric, [mug, mug])\n"
+        "idmetric.match(metric, {'mug': mug}, mug), idmetric.consistency(metric, [mug, 'examples/images/mug_b.png'])\n"
         "idmetric.load('tiny', device='cpu')"
     )
     loaded_after(code)

@@ -16,16 +16,18 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from idmetric import Backbone, IDSim, NearID, VisIDEmbed
+from idmetric.data.frames.sam import Sam
+from idmetric.data.generate.weights import Repository
 from idmetric.evaluate.protocols.common.dual_encoder import DualEncoder
 from idmetric.evaluate.protocols.segmentation.persam import PerSAM
-from idmetric.matching.detect_models import GroundingDino, Owlv2, Sam2, Sam3
+from idmetric.matching import WordDetector
 from idmetric.metric.timm_models import build
 from idmetric.metric.visid.config import VisIDConfig
 from tests.conftest import random_model
-from tests.diffusion_parts import grounding_dino, sam2
+from tests.diffusion_parts import sam2
 from tests.evaluate.protocols.parts import clip_folder
 from tests.evaluate.protocols.test_persam import heat, write_sam
-from tests.matching.detector_parts import owlv2, sam3
+from tests.matching.detector_parts import owlv2
 from tests.metric.models.test_nearid import SMALL as SMALL_SIGLIP
 from tests.metric.models.test_nearid import official
 from tests.metric.models.test_visid import make_qwen
@@ -103,9 +105,9 @@ def _dual(folder: Path) -> Tensor:
     return torch.cat([model.images([pixels(32)[0]]), model.texts(["make it number 3"])])
 
 
-def _detections(detector: Any) -> Tensor:
-    found = detector.detect(noise(), ["red mug"])
-    return torch.cat([found.boxes.flatten(), found.scores])
+def _detections(folder: Path) -> Tensor:
+    found = WordDetector(["red mug"], str(folder), threshold=0, device="cpu")(noise())
+    return torch.tensor([region.box for region in found])
 
 
 def _persam(folder: Path) -> Tensor:
@@ -125,25 +127,13 @@ LOADERS: dict[str, Loader] = {
     "dual": Loader(_write_clip, _dual, "text_model.encoder.layers.1.mlp.fc1.weight", whole=True),
     "owlv2": Loader(
         owlv2,
-        lambda folder: _detections(Owlv2(source=str(folder), device="cpu", threshold=0)),
+        _detections,
         "vision_model.encoder.layers.0.mlp.fc1.weight",
-        whole=True,
-    ),
-    "grounding-dino": Loader(
-        grounding_dino,
-        lambda folder: _detections(GroundingDino(source=str(folder), device="cpu", threshold=0)),
-        "decoder.layers.1.fc1.weight",
-        whole=True,
-    ),
-    "sam3": Loader(
-        sam3,
-        lambda folder: _detections(Sam3(source=str(folder), device="cpu", threshold=0)),
-        "detr_decoder.layers.0.mlp.fc1.weight",
         whole=True,
     ),
     "sam2": Loader(
         sam2,
-        lambda folder: torch.from_numpy(Sam2(source=str(folder), device="cpu").mask(noise(), (5, 5, 40, 30))),
+        lambda folder: torch.from_numpy(Sam(Repository(str(folder), ""), "cpu").mask(noise(), (5, 5, 40, 30))),
         "mask_decoder.transformer.layers.0.mlp.proj_in.weight",
         whole=True,
     ),

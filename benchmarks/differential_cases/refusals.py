@@ -690,9 +690,9 @@ NEEDS_VIDEO: dict[str, Any] = {"needs": ("av",)}
 NEEDS_REGIONS: dict[str, Any] = {"needs": ("pycocotools", "pandas")}
 MATCHES = [
     refusal("match/box outside", "ImageReadError", "scene.png", matched({"scene.png": [(200, 10, 300, 60)]})),
-    refusal("match/empty box", "ImageReadError", "scene.png", matched({"scene.png": [(20, 10, 20, 60)]})),
+    refusal("match/empty box", "ValueError", "scene.png", matched({"scene.png": [(20, 10, 20, 60)]})),
     refusal("match/another size", "ImageReadError", "scene.png", matched(coco(width=300)), **NEEDS_REGIONS),
-    refusal("match/box in the file", "ImageReadError", "annotation 7", matched(coco(bbox=[1, 2])), **NEEDS_REGIONS),
+    refusal("match/box in the file", "ValueError", "annotation 7", matched(coco(bbox=[1, 2])), **NEEDS_REGIONS),
     refusal("match/damaged file", "RequestError", "regions.json", matched(("regions.json", "{")), **NEEDS_REGIONS),
     refusal("match/not COCO", "RequestError", "regions.json", matched(("regions.json", "{}")), **NEEDS_REGIONS),
     refusal(

@@ -14,9 +14,8 @@ from typing import Any
 from PIL import Image
 
 from idmetric import Embedder, ImageReadError, demo_images, load
-from idmetric.matching.heatmaps import heatmaps
 from idmetric.metric.distance import DISTANCES
-from idmetric.metric.heatmap import overlay
+from idmetric.metric.heatmap import heatmaps, overlay
 from idmetric.metric.images import read_image
 from idmetric.scoring.calibration import calibration_of
 

@@ -22,10 +22,10 @@ from PIL import Image
 from torch import Tensor
 
 from idmetric.adapters.references import References, grouped, joined, with_files
-from idmetric.matching import Cut, Match, match
+from idmetric.matching import Match, match
 from idmetric.matching.assignment import UNASSIGNED
-from idmetric.matching.regions import Regions
-from idmetric.matching.table import Table
+from idmetric.matching.regions import Regions, cut
+from idmetric.matching.result import over_references
 from idmetric.metric.distance import check_name, needs_patches
 from idmetric.metric.embedder import Embedder
 from idmetric.metric.embedding import Embedding, concatenate, saved_embedding
@@ -139,7 +139,6 @@ def reward_of_subjects(
     over: Literal["worst", "mean"] = "worst",
     distance: str = "cls",
     aggregate: Literal["best", "mean"] = "best",
-    cut: Cut | None = None,
     copy_penalty: float = 1.0,
     batch_size: int = 32,
 ) -> SubjectsReward:
@@ -152,7 +151,7 @@ def reward_of_subjects(
     Args:
         metric: the model.
         over: over subjects, the "worst" similarity or the "mean", in [0, 1]; 0 for a subject without a region.
-        distance, aggregate, batch_size: see `reward`. cut: see `idmetric.match`.
+        distance, aggregate, batch_size: see `reward`.
         copy_penalty: the share of its similarity that a subject loses if its region repeats the pixels of one of its
             references; 0 for references that are an `Embedding`.
 
@@ -187,30 +186,27 @@ def reward_of_subjects(
             regions=regions,
             distance=distance,
             aggregate=aggregate,
-            cut=cut,
             batch_size=batch_size,
         )
-        kept = torch.ones(found.table.shape[:2])  # the share of its similarity that a subject keeps
+        kept = torch.ones(found.distances.shape[:2])  # the share of its similarity that a subject keeps
         if copy_penalty:
             pictures = [metric.read_image(image) for image in split_images(images)]
             for time, number in _copied(found, prints, pictures):
                 kept[time, number] = 1 - copy_penalty
-        similarities = assigned_similarities(found.table, aggregate).cpu().clamp(0, 1) * kept
+        similarities = assigned_similarities(found.distances, aggregate).cpu().clamp(0, 1) * kept
         return (similarities.amin(1) if over == "worst" else similarities.mean(1)).tolist()
 
     return score
 
 
-def assigned_similarities(table: Table, aggregate: Aggregate = "best") -> Tensor:
+def assigned_similarities(distances: Tensor, aggregate: Aggregate = "best") -> Tensor:
     """The similarity 1 - distance (T, S) of each subject to its region; 0 for a subject without one.
 
-    Regions are assigned so that the sum of similarities is largest. The table of `match` has gradients if its pixels
-    had them; the assignment is a constant of the gradient.
+    Regions are assigned so that the sum of similarities is largest. The distances of `match` (T, S, K, R) have
+    gradients if its pixels had them; the assignment is a constant of the gradient.
     """
-    similarities = 1 - table.over_references(aggregate)
     rows = []
-    for time, regions in enumerate(table.regions):
-        similarity = similarities[time, :, : len(regions)]
+    for similarity in 1 - over_references(distances, aggregate):
         cells = _assigned_cells(similarity.detach().cpu().double().numpy())
         is_assigned = torch.from_numpy(cells).to(similarity.device)
         assigned = torch.where(is_assigned, similarity, torch.zeros_like(similarity))
@@ -237,7 +233,7 @@ def _copied(
         for number, region in enumerate(assignment.region.tolist()):
             if region == UNASSIGNED:
                 continue
-            piece = Cut().cut(picture, found.table.regions[time][region]).pixels
+            piece = cut(picture, found.images[time].regions[region], found.images[time].moment.name).pixels
             piece_print = take_print(small_picture(read_image(piece)))
             if any(compare(reference, piece_print).found for reference in prints[number]):
                 yield time, number

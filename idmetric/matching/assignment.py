@@ -6,7 +6,6 @@ largest distance at which a region can count as this subject; NaN where none is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,8 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from idmetric.metric.ties import comparable
 
-State = Literal["matched", "missing", "doubled", "unexpected", "absent", ""]
-FOUND: tuple[State, ...] = ("matched", "doubled", "unexpected")
+State = Literal["matched", "missing", "twice", "unexpected", "absent", "unknown", ""]
+FOUND: tuple[State, ...] = ("matched", "twice", "unexpected")
 UNASSIGNED = -1
 MARGIN = 0.2  # see `counted`; chosen by benchmarks/states.py
 _BEYOND = 1e6  # added to the cost of pairs beyond their threshold; it outweighs all of the rest
@@ -31,22 +30,19 @@ class Assignment:
         region: of each subject (S,), the region that it is assigned to, or `UNASSIGNED`.
         states: of each subject, see `state_of`; "" without a threshold. Of a subject outside the image's cast
             "unexpected" if it is in the image all the same, else "absent".
-        surplus: the regions that are within no subject's threshold; without thresholds, the ones without a subject.
-        swapped: subjects that are in a region in which another subject was expected, and not in one of their own.
+        unknown: the regions that count as no subject; none where a subject has no threshold.
         within: (S, R), whether a region counts as a subject, see `counted`.
     """
 
     region: NDArray[np.int64]
     states: tuple[State, ...]
-    surplus: tuple[int, ...]
-    swapped: tuple[int, ...]
+    unknown: tuple[int, ...]
     within: NDArray[np.bool_]
 
 
 def assigned(
     distances: ArrayLike,
     thresholds: ArrayLike,
-    expected: Sequence[int | None] | None = None,
     cast: ArrayLike | None = None,
     *,
     margin: float = MARGIN,
@@ -56,7 +52,6 @@ def assigned(
     Args:
         distances: (S, R), NaN where subject and region were not compared.
         thresholds: (S,), NaN where a subject has none.
-        expected: for each region the subject that should be in it, or None; see `Assignment.swapped`.
         cast: (S,), whether a subject should be in the image; default all. The cast is assigned first, and the other
             subjects are looked for in the remaining regions.
         margin: see `counted`.
@@ -70,11 +65,10 @@ def assigned(
     for subject in np.flatnonzero(np.isnan(limits)):
         states[subject] = ""
 
-    is_explained = np.isin(np.arange(matrix.shape[1]), region)
+    unknown: tuple[int, ...] = ()
     if not np.isnan(limits).any():
-        is_explained = np.asarray(within.any(0))
-    surplus = np.flatnonzero(~is_explained).tolist()
-    return Assignment(region, tuple(states), tuple(surplus), _swapped(region, states, within, expected), within)
+        unknown = tuple(np.flatnonzero(~within.any(0)).tolist())
+    return Assignment(region, tuple(states), unknown, within)
 
 
 def _of_cast(
@@ -165,7 +159,7 @@ def state_of(subject: int, within: NDArray[np.bool_], region: NDArray[np.int64])
     Regions that are assigned to another subject, and count as that one, are explained by it and left out.
 
     - missing: no region counts as the subject.
-    - doubled: two regions or more count as it.
+    - twice: two regions or more count as it.
     - matched: exactly one does.
 
     Args:
@@ -182,23 +176,4 @@ def state_of(subject: int, within: NDArray[np.bool_], region: NDArray[np.int64])
     count = int(candidates.sum())
     if count == 0:
         return "missing"
-    return "doubled" if count > 1 else "matched"
-
-
-def _swapped(
-    region: NDArray[np.int64],
-    states: Sequence[State],
-    within: NDArray[np.bool_],
-    expected: Sequence[int | None] | None,
-) -> tuple[int, ...]:
-    if expected is None:
-        return ()
-    swapped = []
-    for subject, column in enumerate(region.tolist()):
-        if column == UNASSIGNED or states[subject] == "missing":
-            continue
-        is_elsewhere = expected[column] not in (None, subject)
-        own_regions = [number for number, owner in enumerate(expected) if owner == subject]
-        if is_elsewhere and not within[subject, own_regions].any():
-            swapped.append(subject)
-    return tuple(swapped)
+    return "twice" if count > 1 else "matched"

@@ -13,10 +13,9 @@ from typing import TypeVar
 from idmetric.metric.errors import RequestError
 
 T = TypeVar("T")
-Parts = tuple[str, ...]  # the names on a path
 
 
-def path_parts(path: str) -> Parts:
+def path_parts(path: str) -> tuple[str, ...]:
     """The names on a path, equal for all spellings of it; that of an absolute path begins with "/".
 
     >>> path_parts("./photos\\\\a.png") == path_parts("photos/x/../a.png ")
@@ -27,8 +26,8 @@ def path_parts(path: str) -> Parts:
     return ("/", *names) if text.startswith("/") else names
 
 
-def by_path(listed: Mapping[str, Sequence[T]], images: Sequence[str], what: str) -> list[list[T] | None]:
-    """The values that are listed for each image, joined if its path is listed in several spellings; None without any.
+def by_path(listed: Mapping[str, Sequence[T]], images: Sequence[str], what: str) -> dict[str, list[T]]:
+    """The values that are listed for each image, by its name; joined if its path is listed in several spellings.
 
     Args:
         what: the listed values, for messages.
@@ -36,27 +35,23 @@ def by_path(listed: Mapping[str, Sequence[T]], images: Sequence[str], what: str)
     Raises:
         RequestError: if two images would share theirs.
     """
-    spellings: dict[Parts, list[str]] = {}
-    for path in listed:
-        spellings.setdefault(path_parts(path), []).append(path)
+    joined: dict[tuple[str, ...], list[T]] = {}
+    for path, path_values in listed.items():
+        joined.setdefault(path_parts(path), []).extend(path_values)
 
-    values: list[list[T] | None] = []
-    owners: dict[Parts, str] = {}  # a listed path -> the file that it means
+    values: dict[str, list[T]] = {}
+    owners: dict[tuple[str, ...], str] = {}  # a listed path -> the file that it means
     for image in images:
         absolute = path_parts(os.path.abspath(image))
-        ends = [absolute[start:] for start in range(len(absolute)) if absolute[start:] in spellings]
-        if not ends:
-            values.append(None)
+        ends = (absolute[start:] for start in range(len(absolute)))
+        longest = next((end for end in ends if end in joined), None)
+        if longest is None:
             continue
-        longest = ends[0]
-        owner = owners.setdefault(longest, image)
-        if os.path.abspath(owner) != os.path.abspath(image):
+        owner = owners.setdefault(longest, os.path.abspath(image))
+        if owner != os.path.abspath(image):
+            name = "/".join(longest)
             raise RequestError(
-                f"the {what} of {spellings[longest][0]} would be those of both {owner} and {image}: give their paths "
-                "with more folders"
+                f"the {what} of {name} would be those of both {owner} and {image}: give their paths with more folders"
             )
-        joined: list[T] = []
-        for path in spellings[longest]:
-            joined.extend(listed[path])
-        values.append(joined)
+        values[image] = joined[longest]
     return values

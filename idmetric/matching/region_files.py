@@ -1,284 +1,156 @@
-"""Regions of images, as users give them: lists for each image, COCO files, tables, masks, detectors.
+"""Where the regions of images come from: lists, a dict, a CSV file, a COCO file, files of masks.
 
-regions=[(40, 60, 220, 300), (0.5, 0.1, 0.9, 0.8)]  # of one image; of several, a list of such lists
+regions=[(40, 60, 220, 300), (0.5, 0.1, 0.9, 0.8)]  # of one image or clip; of several, a list of such lists
 regions={"street/01.jpg": [(40, 60, 220, 300)]}     # the end of an image's path -> its regions; also "clip.mp4 @ 12"
-regions=frame                                       # a DataFrame with the columns of a .csv
-regions="boxes.csv"                                 # columns path,x,y,w,h[,label,score]
+regions="boxes.csv"                                 # columns path,x,y,w,h[,label,width,height]; or a DataFrame
 regions="boxes.json"                                # COCO: boxes, and polygons or run-length codes as masks
 regions="masks/"                                    # masks/IMAGE/LABEL.png, or masks/IMAGE.png
 
-The one way in for all of them: each format is read to annotations by image (`idmetric.matching.annotations`).
+What a file says of the size of its images is used, and what would turn its boxes is refused.
 """
 
 from __future__ import annotations
 
 import os
-import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-from idmetric.matching.annotations import Annotation, Annotations
-from idmetric.matching.detected import DetectedRegions
+from idmetric.matching.coco import read_coco
 from idmetric.matching.listed_paths import by_path
-from idmetric.matching.region_coco import read_coco
-from idmetric.matching.region_folders import read_masks
-from idmetric.matching.region_tables import is_frame, read_frame, read_region_table
-from idmetric.matching.regions import Detector, Region, Regions, as_region, is_box
+from idmetric.matching.regions import Box, Region, Regions, as_region, is_region
 from idmetric.metric import paths
 from idmetric.metric.errors import RequestError
-from idmetric.metric.files import StrPath, read_json_file
-from idmetric.metric.images import ImageReadError, Picture, is_array, is_image_like
-from idmetric.metric.masks import Labeled
-from idmetric.tables import first_few
+from idmetric.metric.files import first_few
+from idmetric.tables import number_of, read_table
 
-if TYPE_CHECKING:
-    from typing_extensions import TypeIs
-
-Kind = Literal["image", "clip", "list"]
-_FORMATS = "give a COCO .json, a .csv with path,x,y,w,h, or a folder of masks"
-
-
-@dataclass(frozen=True)
-class RegionSource:
-    """Where the regions of a request's images come from.
-
-    Attributes:
-        find: an image's number and its pixels -> its regions. ImageReadError for regions that cannot be used.
-        problems: number of an image -> why its regions cannot be used, as far as this is known without its pixels.
-        unlisted: the images that a file or a dict of regions does not list; they count as images without regions.
-    """
-
-    find: Callable[[int, Picture], Sequence[Region]]
-    problems: Mapping[int, str] = field(default_factory=dict)
-    unlisted: tuple[str, ...] = ()
+RegionsByPath = Mapping[str, Sequence[Region]]
+# the number of an image or clip, and the name of the image or frame -> its regions, None if none are listed
+FindRegions = Callable[[int, str], Sequence[Region] | None]
+_SIZE = ("x", "y", "w", "h")
+_CORNERS = ("left", "top", "right", "bottom")
+_OTHERS = ("path", "label", "width", "height", "rotation")
 
 
-def regions_for(regions: Regions, images: Sequence[str], kind: Kind, labels: Collection[str]) -> RegionSource:
-    """The source of each image's regions.
+def region_finder(regions: Regions, names: Sequence[Sequence[str]]) -> FindRegions:
+    """The function that finds an image's regions.
 
     Args:
         regions: see this module; None stands for whole images.
-        images: names of the images of the request, and of the frames of its clips.
-        kind: of the request. One list of regions is enough for one image, or for all frames of one clip.
-        labels: names and class words of the subjects.
+        names: of each image or clip, the name of the image, or of each frame.
 
     Raises:
         RequestError: for regions that do not fit the images, and for files that cannot be read.
     """
     if regions is None:
-        return RegionSource(lambda number, picture: [Region()])
-    if isinstance(regions, DetectedRegions):
-        return RegionSource(partial(_detected, regions, labels))
-    if callable(regions):
-        return RegionSource(partial(_by_function, regions, images))
-    return _listed(regions, images, kind, labels)
+        return lambda number, name: [Region()]
+    all_names = [name for of_source in names for name in of_source]
+    listed = _listed(regions, all_names)
+    if listed is None:
+        lists = _lists_of(regions, len(names))
+        return lambda number, name: lists[number]
+
+    of_images = by_path(listed, all_names, "regions")
+    if not of_images:
+        image_names = ", ".join(first_few(all_names, 3))
+        listed_names = ", ".join(first_few(list(listed), 3)) or "none"
+        raise RequestError(f"none of the images ({image_names}) has regions ({listed_names} have): compare the paths")
+    return lambda number, name: of_images.get(name)
 
 
-def _listed(regions: Any, images: Sequence[str], kind: Kind, labels: Collection[str]) -> RegionSource:
-    """The regions of each image that are given, or in a file; arguments and errors as `regions_for`."""
-    annotations: Annotations | None = None
-    if isinstance(regions, str | os.PathLike) and not paths.is_image(regions):
-        annotations = read_regions(regions, images)
-    elif is_frame(regions):
-        annotations = read_frame(regions)
-    elif isinstance(regions, Mapping):
-        annotations = _of_mapping(regions)
-    problems: dict[int, str] = {}
-    unlisted: tuple[str, ...] = ()
-    if annotations is not None:
-        of_images = by_path(annotations, images, "regions")
-        unlisted = _unlisted(of_images, annotations, images)
-        lists, problems = _checked(of_images)
-    else:
-        lists = _given_lists(regions, kind)
-    if kind == "clip" and len(lists) == 1:
-        lists = lists * len(images)
-    if len(lists) != len(images):
-        raise RequestError(f"regions of {len(lists)} images were given for {len(images)}: give a list for each image")
-
-    lists = _with_labels(lists, labels)
-
-    def find(number: int, picture: Picture) -> Sequence[Region]:
-        if number in problems:
-            raise ImageReadError(images[number], problems[number])
-        return lists[number]
-
-    return RegionSource(find, problems, unlisted)
-
-
-def _detected(regions: DetectedRegions, labels: Collection[str], number: int, picture: Picture) -> list[Region]:
-    """What a detector finds; a word that no subject has as its name or class word leaves its regions open to all."""
-    return [region if region.label in labels else replace(region, label="") for region in regions(picture)]
-
-
-def _by_function(detector: Detector, images: Sequence[str], number: int, picture: Picture) -> list[Region]:
-    try:
-        regions = detector(picture)
-        if regions is not None:
-            return [as_region(region) for region in regions]
-    except RequestError as error:  # of this image alone, such as an empty box
-        raise ImageReadError(images[number], str(error)) from error
-    raise RequestError(
-        f"the function that finds regions returned None for {images[number]}: let it return a list, which is empty "
-        "where it finds nothing"
-    )
-
-
-# Lists
-
-
-def _given_lists(regions: Any, kind: Kind) -> list[list[Region]]:
-    """One list of regions, or one for each image."""
-    if _is_one_region(regions):
-        return [[as_region(regions)]]
-    if kind != "list" and not _is_list_of_lists(regions):
-        return [[as_region(region) for region in regions]]
-    lists = []
-    for image_regions in regions:
-        if _is_one_region(image_regions):
-            raise RequestError("regions of several images are a list for each image, also where it has one region")
-        lists.append([as_region(region) for region in image_regions])
-    return lists
-
-
-def _is_one_region(regions: Any) -> TypeIs[Region | str | os.PathLike[str]]:
-    """Whether this is one box or mask; an array (N, 4) holds boxes."""
-    if is_box(regions) or isinstance(regions, Region | Labeled):
-        return True
-    if is_array(regions):
-        return regions.ndim == 2 and regions.shape[1] != 4
-    return is_image_like(regions)
-
-
-def _is_list_of_lists(regions: Any) -> bool:
-    """Whether these are the regions of each image in a list."""
-    return isinstance(regions, Sequence) and any(isinstance(part, list) and not is_box(part) for part in regions)
-
-
-# Regions by image
-
-
-def _of_mapping(regions: Mapping[str, Sequence[Any]]) -> Annotations:
-    annotations = {}
-    for path, path_regions in regions.items():
-        named = enumerate(path_regions)
-        annotations[str(path)] = [
-            Annotation(f"region {number} of {path}", partial(as_region, region)) for number, region in named
-        ]
-    return annotations
-
-
-def _checked(of_images: Sequence[Sequence[Annotation] | None]) -> tuple[list[list[Region]], dict[int, str]]:
-    """The regions of each image, and by the image's number why they cannot be used."""
-    lists: list[list[Region]] = []
-    problems: dict[int, str] = {}
-    for number, of_image in enumerate(of_images):
-        regions = []
+def _listed(regions: Any, names: Sequence[str]) -> RegionsByPath | None:
+    """Regions by path, of a dict, a table, a file or a folder; None for lists."""
+    if isinstance(regions, str | os.PathLike):
+        return read_regions(os.fspath(regions), names)
+    if hasattr(regions, "columns"):  # a DataFrame, for which pandas need not be there
+        return _of_rows("the table of regions", regions.columns, enumerate(regions.to_dict("records")))
+    if not isinstance(regions, Mapping):
+        return None
+    by_name: dict[str, list[Region]] = {}
+    for path, of_image in regions.items():
         try:
-            for annotation in of_image or ():
-                regions.append(annotation.region())
+            by_name[str(path)] = [as_region(region) for region in of_image]
         except RequestError as error:
-            problems[number] = str(error)
-            regions = []
-        lists.append(regions)
-    return lists, problems
+            raise RequestError(f"regions of {path}: {error}") from error
+    return by_name
 
 
-def _unlisted(
-    of_images: Sequence[Sequence[Annotation] | None], annotations: Annotations, images: Sequence[str]
-) -> tuple[str, ...]:
-    """The images that are not listed, with a warning; RequestError if none is."""
-    unlisted = [image for image, listed in zip(images, of_images, strict=True) if listed is None]
-    if len(unlisted) == len(images):
-        files = [image for image in images if not _is_frame_of_clip(image) and not image.startswith("<")]
-        if files and not any(os.path.exists(file) for file in files):
-            raise RequestError(f"{files[0]} does not exist: check the path and the working directory")
-        names = ", ".join(first_few(unlisted, 3))
-        listed_paths = ", ".join(first_few(list(annotations), 3)) or "none"
-        raise RequestError(
-            f"none of the images ({names}) is among the ones with regions ({listed_paths}): compare their paths"
-        )
-    if unlisted:
-        warnings.warn(
-            f"{len(unlisted)} of {len(images)} images are not listed with regions, and count as images without any: "
-            f"{', '.join(first_few(unlisted, 3))}",
-            stacklevel=5,
-        )
-    return tuple(unlisted)
-
-
-def _is_frame_of_clip(name: str) -> bool:
-    """Whether this is the name of a frame of an opened clip, "clip.mp4 @ 12"."""
-    _, _, frame = name.rpartition(" @ ")
-    return " @ " in name and frame.isdecimal()
-
-
-def _with_labels(lists: Sequence[Sequence[Region]], labels: Collection[str]) -> list[list[Region]]:
-    """Regions with the labels that say which subject they may show.
-
-    One label that all regions have, such as "object", and no subject, says nothing: it is left out, with a warning.
-    Other labels that no subject has keep their regions from being compared; RequestError if that would be all of them.
-    """
-    unchanged = [list(image_regions) for image_regions in lists]
-    if not labels:  # images are compared with each other
-        return unchanged
-    region_labels: set[str] = set()
-    for image_regions in lists:
-        region_labels.update(region.label for region in image_regions)
-    unknown = sorted(region_labels - {"", *labels})
-    if not unknown:
-        return unchanged
-    if len(region_labels) == 1:
-        warnings.warn(
-            f"all regions are labeled {unknown[0]}, which is no subject's name or class word: they are compared as "
-            "regions without labels",
-            stacklevel=5,
-        )
-        return [[replace(region, label="") for region in image_regions] for image_regions in lists]
-    names = ", ".join(first_few(unknown, 3))
-    if len(unknown) == len(region_labels):
-        raise RequestError(
-            f"no region's label ({names}) is a subject's name or class word ({', '.join(sorted(labels))}): name the "
-            f"word of each subject by --subject NAME:WORD=PATH, such as {sorted(labels)[0]}:{unknown[0]}=PATH (in "
-            f"Python words={{{sorted(labels)[0]!r}: {unknown[0]!r}}}), rename the labels, or leave them out"
-        )
-    warnings.warn(
-        f"regions labeled {names} are compared with no subject: none has this name or class word "
-        "(--subject NAME:WORD=PATH gives one)",
-        stacklevel=5,
-    )
-    return unchanged
+def _lists_of(regions: Any, count: int) -> list[list[Region]]:
+    """A list of regions for each image or clip; that of a single one may stand for itself."""
+    if count == 1 and all(map(is_region, regions)):
+        regions = [regions]
+    if len(regions) != count or any(map(is_region, regions)):
+        raise RequestError(f"{len(regions)} regions were given for {count} images: give a list for each image")
+    return [[as_region(region) for region in of_source] for of_source in regions]
 
 
 # Files
 
 
-def read_regions(path: StrPath, images: Sequence[str]) -> Annotations:
-    """The annotations in a file or folder, of these images or of more.
-
-    Raises:
-        RequestError: naming the file, and what in it cannot be used.
-    """
-    name = os.fspath(path)
+def read_regions(path: str, names: Sequence[str]) -> RegionsByPath:
+    """The regions in a file or folder, of these images or of more; RequestError naming what cannot be used."""
+    ending = os.path.splitext(path)[1].lower()
     try:
-        return _read(name, images)
+        if os.path.isdir(path):
+            return _of_masks(path, names)
+        if paths.is_image(path):
+            return {name: [Region(mask=path)] for name in names}
+        if ending == ".json":
+            return read_coco(path)
+        if ending in (".csv", ".tsv", ".jsonl"):
+            table = read_table(path, known=(*_OTHERS, *_SIZE, *_CORNERS))
+            return _of_rows(path, table.columns, table.records())
     except RequestError:
         raise
-    except OSError as error:
-        raise RequestError(f"cannot read regions {name}: {error.strerror or error}") from error
-    except ValueError as error:
-        raise RequestError(f"cannot read regions {name}: {error}") from error
+    except (OSError, ValueError) as error:
+        raise RequestError(f"cannot read regions {path}: {getattr(error, 'strerror', '') or error}") from error
+    raise RequestError(f"cannot read regions {path}: give a COCO .json, a .csv with path,x,y,w,h, or a folder of masks")
 
 
-def _read(path: str, images: Sequence[str]) -> Annotations:
-    """By the ending of the file's name."""
-    _, ending = os.path.splitext(path.lower())
-    if os.path.isdir(path):
-        return read_masks(path, images)
-    if ending == ".json":
-        return read_coco(path, read_json_file(path))
-    if ending in (".csv", ".tsv", ".jsonl"):
-        return read_region_table(path)
-    raise RequestError(f"cannot read regions {path}: {_FORMATS}")
+def _of_rows(source: str, columns: Sequence[str], rows: Iterable[tuple[int, Mapping[str, Any]]]) -> RegionsByPath:
+    """The regions in the numbered rows of a table; a row of a path alone lists an image without regions."""
+    sides = _CORNERS if set(_CORNERS) <= set(columns) else _SIZE
+    missing = [column for column in ("path", *sides) if column not in columns]
+    if missing:
+        needed = "path,x,y,w,h or path,left,top,right,bottom"
+        raise RequestError(f"{source} has no column {', '.join(missing)}: {needed} are needed")
+
+    regions: dict[str, list[Region]] = {}
+    for number, row in rows:
+        cells = {column: str(cell) for column, cell in row.items() if cell not in (None, "") and cell == cell}
+        if "path" not in cells:
+            raise RequestError(f"{source}, row {number}: it names no image")
+        of_image = regions.setdefault(cells.pop("path"), [])
+        try:
+            if set(cells) & {*sides, "label"}:
+                of_image.append(_of_cells(cells, sides))
+        except ValueError as error:
+            raise RequestError(f"{source}, row {number}: {error}") from error
+    return regions
+
+
+def _of_cells(cells: Mapping[str, str], sides: Sequence[str]) -> Region:
+    a, b, c, d = (number_of(cells.get(side, "")) for side in sides)
+    box: Box = (a, b, c, d) if sides == _CORNERS else (a, b, a + c, b + d)
+    if number_of(cells.get("rotation", "0")) != 0:
+        raise ValueError(f"its box is turned by {cells['rotation']} degrees: give an upright box, or a mask")
+    image_size = None
+    if "width" in cells or "height" in cells:
+        image_size = (int(number_of(cells.get("width", ""))), int(number_of(cells.get("height", ""))))
+    return Region(box, label=cells.get("label", "").strip(), image_size=image_size)
+
+
+def _of_masks(folder: str, names: Sequence[str]) -> RegionsByPath:
+    """A region for each mask of an image: IMAGE/LABEL.png, or IMAGE.png without a label.
+
+    IMAGE is the end of the image's path, with as many of its folders as there are below the folder of masks, without
+    its ending; that of a frame is such as "clip.mp4 @ 12".
+    """
+    listed: dict[str, list[Region]] = defaultdict(list)
+    for mask in paths.images_below(Path(folder)):
+        image = mask.relative_to(folder).with_suffix("")
+        listed[str(image)].append(Region(mask=mask))
+        listed[str(image.parent)].append(Region(mask=mask, label=image.name))
+    stems = {name if " @ " in name else os.path.splitext(name)[0]: name for name in names}
+    return {stems[stem]: regions for stem, regions in by_path(listed, list(stems), "masks").items()}

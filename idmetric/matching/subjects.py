@@ -1,22 +1,22 @@
-"""The subjects of a match: their references, as their encoders see them."""
+"""The subjects of a match: their references, embedded."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from idmetric.matching.result import ALL
 from idmetric.metric.distance import distance_matrix, needs_patches
+from idmetric.metric.embedder import Embedder
 from idmetric.metric.embedding import Embedding, concatenate, saved_embedding
 from idmetric.metric.errors import RequestError
 from idmetric.metric.images import check_paths, describe, small_picture, split_images
 from idmetric.metric.ties import comparable
 from idmetric.scoring.references import distinct
 from idmetric.store import Store
-from idmetric.stream import ImageModel, embedded, items_of_images
+from idmetric.stream import embedded, items_of_images
 
 Subjects = Mapping[str, Any]  # name -> images, an Embedding, or the .idm file of one
 
@@ -26,59 +26,48 @@ class Subject:
     """A subject and its K references.
 
     Attributes:
-        word: what it is, such as "dog", or "".
-        references: their names, K, each another one.
+        references: their names, K.
         pictures: the rows of different pictures among the references; copies are left out.
     """
 
     name: str
-    word: str
     embedding: Embedding
     references: tuple[str, ...]
     pictures: tuple[int, ...]
 
-    def __len__(self) -> int:
-        return len(self.embedding)
 
-
-def check_names(subjects: Subjects, words: Mapping[str, str]) -> None:
-    """Refuse subjects and class words that do not fit: RequestError."""
-    if not isinstance(subjects, Mapping):
-        raise RequestError("subjects without names: give a dict, {'rex': 'refs/rex/'}")
-    if not subjects:
-        raise RequestError("no subjects: give at least one")
-    if ALL in subjects or "" in subjects:
-        raise RequestError(
-            f"a subject cannot be called {ALL!r}, as the summary's last row is, or '': rename such subjects"
-        )
-    for name in words:
-        if name not in subjects:
-            raise RequestError(f"words for {name!r}: the subjects are called {', '.join(subjects)}")
+def check_subjects(subjects: Subjects) -> None:
+    """Refuse subjects without names or files that do not exist, before any work: RequestError, ImageReadError."""
+    if not isinstance(subjects, Mapping) or not subjects or "" in subjects:
+        raise RequestError("give the subjects as a dict with their names, {'rex': 'refs/rex/'}")
+    check_paths(*subjects.values())
 
 
 def embedded_subject(
-    name: str,
-    word: str,
-    source: Any,
-    model: ImageModel,
-    distance: str,
-    *,
-    batch_size: int,
-    workers: int | None,
-    store: Store | None,
+    name: str, source: Any, metric: Embedder, distance: str, *, batch_size: int = 32, store: Store | None = None
 ) -> Subject:
     """Embed the references of a subject, unless they are embedded already.
 
     Args:
         source: see `Subjects`. distance: that the subject will be compared by.
-        batch_size, workers, store: see `idmetric.stream.embedded`.
+        batch_size, store: see `idmetric.stream.embedded`.
 
     Raises:
-        RequestError: without references. ImageReadError: naming the reference that cannot be read.
+        RequestError: without references, and for the embedding of another model.
+        ImageReadError: naming the reference that cannot be read.
     """
+    patches = needs_patches(distance)
     embedding = saved_embedding(source)
     if embedding is not None:
-        return Subject(name, word, embedding, _distinct_names(embedding.names, len(embedding)), _different(embedding))
+        try:
+            embedding.check_maker(metric.model_id, patches)
+        except RequestError as error:
+            raise RequestError(f"the subject {name}: {error}") from error
+        # a row at no distance from an earlier one is a copy of it; without pictures no other copies are found
+        is_equal = comparable(distance_matrix(embedding).double().cpu().numpy()) == 0
+        pictures = np.flatnonzero(is_equal.argmax(1) == np.arange(len(embedding)))
+        names = tuple(embedding.names or ["reference"] * len(embedding))
+        return Subject(name, embedding, names, tuple(pictures.tolist()))
 
     images = split_images(source)
     if not images:
@@ -86,32 +75,15 @@ def embedded_subject(
     check_paths(images)
     results = embedded(
         items_of_images(images, [None] * len(images)),
-        model,
+        metric,
         store=store,
-        patches=needs_patches(distance),
+        patches=patches,
         batch_size=batch_size,
-        workers=workers,
         also=lambda _, picture: {"small": small_picture(picture)},
     )
-    embeddings, small_pictures = [], []
+    rows, small_pictures = [], []
     for result in results:
-        embeddings.append(result.row)
+        rows.append(result.row)
         small_pictures.append(result.also["small"])
-
-    names = _distinct_names([describe(image) for image in images], len(images))
-    pictures = tuple(distinct(np.stack(small_pictures)).tolist())
-    return Subject(name, word, concatenate(embeddings), names, pictures)
-
-
-def _distinct_names(known: Sequence[str] | None, count: int) -> tuple[str, ...]:
-    """A name of each reference, no two alike."""
-    names = tuple(known or ["reference"] * count)
-    if len(set(names)) == count:
-        return names
-    return tuple(f"{name} {number}" for number, name in enumerate(names))  # such as those of two arrays in memory
-
-
-def _different(embedding: Embedding) -> tuple[int, ...]:
-    """The rows that are at no distance of 0 from an earlier one; without pictures no other copies are found."""
-    is_equal = comparable(distance_matrix(embedding).double().cpu().numpy()) == 0
-    return tuple(np.flatnonzero(is_equal.argmax(1) == np.arange(len(embedding))).tolist())
+    names = tuple(map(describe, images))
+    return Subject(name, concatenate(rows), names, tuple(distinct(np.stack(small_pictures)).tolist()))

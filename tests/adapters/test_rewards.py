@@ -19,8 +19,7 @@ from PIL import Image, ImageEnhance, ImageOps
 from idmetric import IDSim
 from idmetric.adapters import reward, reward_of_subjects
 from idmetric.adapters.rewards import assigned_similarities
-from idmetric.matching import Region, match
-from idmetric.matching.table import Table
+from idmetric.matching import match
 from idmetric.metric.errors import RequestError
 from idmetric.scoring.calibration import CalibrationError, calibration_of
 from tests.conftest import random_model
@@ -309,20 +308,10 @@ def test_assigned_similarities_have_the_largest_sum() -> None:
     for time, image in enumerate(images):
         for reference in range(2):  # the second one is farther
             values[time, :, reference, : len(image[0])] = 1 - torch.tensor(image) + 0.1 * reference
-    table = Table(
-        values=values,
-        times=tuple(f"image {time}" for time in range(len(images))),
-        subjects=("ann", "rex"),
-        references=(("0", "1"),) * 2,
-        regions=tuple((Region(),) * len(image[0]) for image in images),
-        clips=("",) * len(images),
-        seconds=(math.nan,) * len(images),
-        frames=(-1,) * len(images),
-    )
     expected = np.array([[0.80, 0.78], [0.80, 0.78], [0.80, 0], [0, 0]])
-    assert assigned_similarities(table).numpy() == pytest.approx(expected, abs=1e-6)
+    assert assigned_similarities(values).numpy() == pytest.approx(expected, abs=1e-6)
     farther = np.where(expected > 0, expected - 0.05, 0)
-    assert assigned_similarities(table, "mean").numpy() == pytest.approx(farther, abs=1e-6)
+    assert assigned_similarities(values, "mean").numpy() == pytest.approx(farther, abs=1e-6)
 
 
 def test_gradients_of_assigned_similarities_are_finite_differences() -> None:
@@ -336,7 +325,7 @@ def test_gradients_of_assigned_similarities_are_finite_differences() -> None:
     direction = torch.randn(start.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
     def total(pixels: torch.Tensor) -> torch.Tensor:
-        return assigned_similarities(match(smooth, subjects, pixels, regions=boxes).table).sum()
+        return assigned_similarities(match(smooth, subjects, pixels, regions=boxes).distances).sum()
 
     pixels = start.clone().requires_grad_()
     total(pixels).backward()

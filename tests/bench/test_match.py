@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks import match as benchmark
-from idmetric.matching.video import Video
+from idmetric.matching.frames import times
 
 SMALL = ["--device=cpu", "--size", "96", "64", "--images=2", "--regions=3", "--subjects=2", "--frames=5", "--batch=4"]
 
@@ -47,4 +47,4 @@ def test_both_sides_embed_the_same_number_of_images(monkeypatch: pytest.MonkeyPa
 
 def test_the_clip_has_its_frames(tmp_path) -> None:
     benchmark.write_clip(tmp_path / "clip.mp4", 7, (96, 64))
-    assert len(Video(tmp_path / "clip.mp4").times) == 7
+    assert len(times(tmp_path / "clip.mp4")) == 7

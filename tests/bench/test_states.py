@@ -66,11 +66,11 @@ def test_halves_are_disjoint_and_both_have_look_alikes() -> None:
 def test_shares() -> None:
     """Two images: one all right, one with one of two states right."""
     plan = Composite("right", False, ("ann", "rex"), (), (), ("matched", "missing"))
-    again = Composite("right", False, ("ben", "tom"), (), (), ("doubled", "missing"))
+    again = Composite("right", False, ("ben", "tom"), (), (), ("twice", "missing"))
     results = [
         benchmark.Verdict(plan, "ann", "matched", "matched"),
         benchmark.Verdict(plan, "rex", "missing", "missing"),
-        benchmark.Verdict(again, "ben", "doubled", "matched"),
+        benchmark.Verdict(again, "ben", "twice", "matched"),
         benchmark.Verdict(again, "tom", "missing", "missing"),
     ]
     assert benchmark.right_states(results).value == 0.75
@@ -93,11 +93,13 @@ def test_distances_and_own_thresholds_are_those_of_match(photo_root: Path) -> No
         subjects = {}
         for name, references in zip(plan.subjects, plan.references, strict=True):
             subjects[name] = [photo.open()[0] for photo in references]
-        result = idmetric.match(tiny, subjects, picture, regions=boxes, calibration=near)
-        np.testing.assert_allclose(measured.distances, result.by_region[0], atol=1e-5)
-        for subject, source in enumerate(result.threshold_sources):
-            if source == "own photos":
-                assert measured.own_thresholds[subject] == pytest.approx(result.thresholds[subject], abs=1e-5)
+        result = idmetric.match(tiny, subjects, picture, boxes, threshold=near)
+        nearest = result.distances.nan_to_num(9).amin(2)
+        np.testing.assert_allclose(measured.distances, nearest[0].numpy(), atol=1e-5)
+        for subject, limit in enumerate(result.limits.values()):
+            assert limit is not None
+            if limit.source == "own photos":
+                assert measured.own_thresholds[subject] == pytest.approx(limit.distance, abs=1e-5)
             else:  # of fewer than five
                 assert len(plan.references[subject]) < 5
                 assert np.isnan(measured.own_thresholds[subject])

@@ -14,7 +14,7 @@ from PIL import Image
 from idmetric.data.importers.run import import_dataset
 from idmetric.data.manifest import read
 from idmetric.evaluate.protocols.generator.outputs import read_table as read_outputs
-from idmetric.matching.casts import read_cast
+from idmetric.matching.casts import cast_of
 from idmetric.matching.region_files import read_regions
 
 Rows = list[list[str]]
@@ -30,13 +30,13 @@ def photos(tmp_path: Path) -> None:
 
 READERS: dict[str, tuple[Rows, Callable[[Path], Any], Any]] = {
     "regions": (
-        [["path", "x", "y", "w", "h", "score"], ["a.png", "1.5", "2", "3", "4", "0.25"]],
-        lambda path: [(name, one.region().box, one.region().score) for name, [one] in read_regions(path, []).items()],
-        [("a.png", (1.5, 2.0, 4.5, 6.0), 0.25)],
+        [["path", "x", "y", "w", "h"], ["a.png", "1.5", "2", "3", "4"]],
+        lambda path: [(name, region.box) for name, [region] in read_regions(str(path), []).items()],
+        [("a.png", (1.5, 2.0, 4.5, 6.0))],
     ),
     "cast": (
         [["image", "subjects"], ["a.png", "cat"], ["a.png", "duck"]],
-        read_cast,
+        lambda path: cast_of(path, ["a.png"], ["cat", "duck"]),
         {"a.png": ["cat", "duck"]},
     ),
     "manifest": (

@@ -1,4 +1,4 @@
-"""Who is where: assignment, states, surplus and swapped subjects of one image."""
+"""Who is where: assignment, states and unknown regions of one image."""
 
 import itertools
 
@@ -11,12 +11,12 @@ RIGHT = 1 - np.array([[0.80, 0.45], [0.42, 0.78]])
 
 
 @pytest.mark.parametrize(
-    ("similarity", "states", "surplus"),
+    ("similarity", "states", "unknown"),
     [
         ([[0.80, 0.45], [0.42, 0.78]], ("matched", "matched"), ()),
         ([[0.45, 0.80], [0.78, 0.42]], ("matched", "matched"), ()),
         ([[0.80], [0.42]], ("matched", "missing"), ()),
-        ([[0.80, 0.79], [0.42, 0.41]], ("doubled", "missing"), ()),
+        ([[0.80, 0.79], [0.42, 0.41]], ("twice", "missing"), ()),
         ([[0.62], [0.60]], ("matched", "missing"), ()),
         ([[0.80, 0.45, 0.1], [0.42, 0.78, 0.2]], ("matched", "matched"), (2,)),
         ([[0.2, 0.1], [0.1, 0.2]], ("missing", "missing"), (0, 1)),
@@ -26,17 +26,17 @@ RIGHT = 1 - np.array([[0.80, 0.45], [0.42, 0.78]])
         "right",
         "exchanged",
         "one missing",
-        "doubled",
+        "twice",
         "one region of two",
         "a third region",
         "two strangers",
         "one region of two, one more",
     ],
 )
-def test_states(similarity, states, surplus):
+def test_states(similarity, states, unknown):
     result = assigned(1 - np.array(similarity), [0.5, 0.5])
     assert result.states == states
-    assert result.surplus == surplus
+    assert result.unknown == unknown
 
 
 def test_look_alikes_are_matched_where_each_has_a_region_of_its_own():
@@ -47,7 +47,7 @@ def test_look_alikes_are_matched_where_each_has_a_region_of_its_own():
 
 def test_a_second_region_of_a_subject_is_no_double_if_it_is_another_subject():
     result = assigned([[0.1, 0.3, 0.35], [0.9, 0.2, 0.9]], [0.4, 0.4])
-    assert result.states == ("doubled", "matched")
+    assert result.states == ("twice", "matched")
     assert assigned([[0.1, 0.3], [0.9, 0.2]], [0.4, 0.4]).states == ("matched", "matched")
 
 
@@ -55,11 +55,11 @@ def test_a_second_region_of_a_subject_is_no_double_if_it_is_another_subject():
 def test_a_subject_that_is_there_twice_does_not_stand_for_its_look_alike(threshold):
     # both regions are within both thresholds, and at least twice as far from the second subject
     result = assigned([[0.10, 0.14], [0.30, 0.28]], [threshold, threshold])
-    assert result.states == ("doubled", "missing")
-    assert result.surplus == ()
+    assert result.states == ("twice", "missing")
+    assert result.unknown == ()
     alone = assigned([[0.10], [0.30]], [threshold, threshold])
     assert alone.states == ("matched", "missing")
-    assert alone.surplus == ()
+    assert alone.unknown == ()
 
 
 def test_of_three_look_alikes_each_at_its_own_region_all_are_matched():
@@ -144,22 +144,19 @@ def test_subjects_that_were_not_compared_are_not_assigned():
     assert region.tolist() == [UNASSIGNED, 1]
 
 
-def test_swapped_needs_labels():
-    exchanged = RIGHT[:, ::-1]
-    assert assigned(exchanged, [0.5, 0.5]).swapped == ()
-    assert assigned(exchanged, [0.5, 0.5], [0, 1]).swapped == (0, 1)
-    assert assigned(RIGHT, [0.5, 0.5], [0, 1]).swapped == ()
-    assert assigned(exchanged, [0.5, 0.5], [None, 1]).swapped == (0,)
+def test_without_thresholds_there_are_no_states_and_no_unknown_regions():
+    result = assigned(np.hstack([RIGHT, [[0.9], [0.9]]]), [np.nan, 0.5])
+    assert result.states == ("", "matched")
+    assert result.unknown == ()
+    assert result.region.tolist() == [0, 1]
 
 
-def test_a_missing_subject_is_not_swapped():
-    assert assigned([[0.9, 0.9], [0.9, 0.1]], [0.5, 0.5], [1, 0]).swapped == (1,)
-
-
-def test_without_thresholds_there_are_no_states_and_regions_without_a_subject_are_surplus():
-    result = assigned(np.hstack([RIGHT, [[0.9], [0.9]]]), [np.nan, np.nan])
-    assert result.states == ("", "")
-    assert result.surplus == (2,)
+def test_the_cast_is_assigned_first_and_others_are_unexpected_or_absent():
+    # the second subject is nearer to the only region, which the first one, of the cast, takes
+    assert assigned([[0.3], [0.1]], [0.4, 0.4], [True, False]).states == ("matched", "absent")
+    assert assigned([[0.3, 0.9], [0.9, 0.1]], [0.4, 0.4], [True, False]).states == ("matched", "unexpected")
+    assert assigned([[0.9, 0.9], [0.9, 0.1]], [0.4, 0.4], [True, False]).states == ("missing", "unexpected")
+    assert assigned([[0.9], [0.9]], [0.4, 0.4], [False, False]).states == ("absent", "absent")
 
 
 def test_an_image_without_regions():

@@ -174,7 +174,7 @@ def test_copies_among_references_count_once_in_real_to_real_and_are_warned_of(me
 def test_copies_among_references_count_once_in_the_threshold_of_a_match(metric, repeated, aggregate):
     limits = []
     for folder in ("once", "twice"):
-        subject = embedded_subject("five", "", repeated / folder, metric, "cls", batch_size=8, workers=1, store=None)
+        subject = embedded_subject("five", repeated / folder, metric, "cls")
         limits.append(own_limit(subject, "cls", aggregate).distance)
     assert limits[1] == pytest.approx(limits[0], abs=1e-6)
     if aggregate == "best":

@@ -25,7 +25,7 @@ from PIL import Image
 from idmetric.data.frames.clips import BOXES, AnnotatedClip, Box, is_image
 from idmetric.data.frames.sam import Sam
 from idmetric.data.sharpness import blur_score
-from idmetric.matching.codes import decode
+from idmetric.matching.coco_masks import decode
 from idmetric.matching.frames import ClipError, frames, times
 from idmetric.metric.files import read_text
 from idmetric.metric.images import read_image

@@ -43,14 +43,19 @@ class Sam:
         need("generate", "masks of boxes", transformers="transformers")
         import torch
 
+        from idmetric.metric.checkpoints.config import check_view
         from idmetric.metric.checkpoints.pretrained import FILES, open_model, open_processor
         from idmetric.metric.checkpoints.resolve import resolve
         from idmetric.metric.embedder import auto_device
+        from idmetric.metric.errors import understanding
 
         folder = resolve(self.weights.repo, FILES, revision=self.weights.revision, advice="by --segment FOLDER")
         device = self.device or auto_device()
         model = open_model("Sam2Model", folder, ("sam2",), dtype=torch.float32, device=device, unused=_OF_VIDEOS)
-        return open_processor("Sam2Processor", folder), model
+        processor = open_processor("Sam2Processor", folder)
+        with understanding(folder):
+            check_view(1, processor.image_processor.image_mean, processor.image_processor.image_std)
+        return processor, model
 
     def mask(self, photo: Image.Image, box: Box) -> NDArray[np.bool_]:
         """The object in a box, (H, W): the single mask that the model predicts for it."""

@@ -22,8 +22,7 @@ from idmetric.data.importers.source import read_json
 from idmetric.data.old_manifest.errors import ManifestError
 from idmetric.data.old_manifest.table import Row
 from idmetric.data.split import split_word
-from idmetric.matching.annotations import outline_of
-from idmetric.matching.codes import Polygons
+from idmetric.matching.coco_masks import CocoMask
 from idmetric.metric.images import open_file
 from idmetric.metric.paths import matching
 
@@ -70,8 +69,4 @@ def rows(job: ImportJob) -> Iterator[Row]:
 def _mask(polygons: Sequence[Sequence[float]], size: tuple[int, int]) -> Image.Image:
     """The union of polygons [x1, y1, x2, y2, ...] as a mask, "L", 0 or 255, of (width, height)."""
     width, height = size
-    outlines = [outline_of(polygon) for polygon in polygons]
-    mask = Polygons(outlines).drawn(height, width, size)
-    if mask.getbbox() is None:
-        raise ValueError(f"its polygons cover none of the {size[0]}x{size[1]} pixels of the photo")
-    return mask
+    return CocoMask(polygons).drawn(height, width)

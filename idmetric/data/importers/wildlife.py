@@ -17,7 +17,6 @@ from pathlib import Path
 from idmetric.data.importers.images import png
 from idmetric.data.importers.run import ImportJob
 from idmetric.data.old_manifest.table import Row
-from idmetric.matching.annotations import box_by_size
 from idmetric.metric.files import parse_json
 from idmetric.metric.images import read_image
 
@@ -62,8 +61,9 @@ def _cut(photo: Path, box: str | None) -> bytes | str:
     if box is None:
         return str(photo.absolute())
     try:
-        left, top, right, bottom = map(round, box_by_size(parse_json(box)))
-    except ValueError as error:
+        x, y, width, height = map(float, parse_json(box))
+        left, top, right, bottom = round(x), round(y), round(x + width), round(y + height)
+    except (OverflowError, TypeError, ValueError) as error:
         raise ValueError(f"bbox {box[:60]} is not [x, y, width, height]") from error
 
     image = read_image(photo)

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from idmetric.matching.heatmaps import layout, pictures_of
 from idmetric.matching.regions import size_of
 from idmetric.metric.embedder import Embedder
 from idmetric.metric.embedding import Embedding
+from idmetric.metric.heatmap import layout, pictures_of
 from idmetric.metric.images import Picture
 from idmetric.metric.masks import Images
 

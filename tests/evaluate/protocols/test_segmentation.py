@@ -21,8 +21,7 @@ from idmetric.evaluate.protocols.common.scorers import EvalSettings
 from idmetric.evaluate.protocols.segmentation import persam
 from idmetric.evaluate.protocols.segmentation.search import Segmentation, tasks
 from idmetric.evaluate.statistics import segmentation as measures
-from idmetric.matching.heatmaps import heatmaps
-from idmetric.metric.heatmap import colors, overlay
+from idmetric.metric.heatmap import colors, heatmaps, overlay
 from idmetric.stream import Look
 from tests.evaluate.protocols.parts import values
 from tests.table_parts import a_row, a_table

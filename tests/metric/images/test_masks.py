@@ -288,7 +288,7 @@ def test_a_map_of_labels_with_255_for_unknown_is_no_soft_mask() -> None:
 
 
 def test_mask_id_is_taken_wherever_masks_are(metric: Embedder) -> None:
-    from idmetric.matching.heatmaps import heatmaps
+    from idmetric.metric.heatmap import heatmaps
 
     photo = Image.open(EXAMPLES / "mug_a.png").convert("RGB")
     other = EXAMPLES / "mug_b.png"

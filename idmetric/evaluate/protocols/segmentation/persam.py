@@ -1,7 +1,7 @@
 """Personalized segmentation: a similarity map prompts the Segment Anything Model (PerSAM; ID-Sim, Table 2c).
 
     sam = PerSAM("facebook/sam-vit-huge")
-    [heat] = heatmaps(metric, "mug.jpg", "desk.jpg", masks="mug_mask.png")  # idmetric.matching.heatmaps
+    [heat] = heatmaps(metric, "mug.jpg", "desk.jpg", masks="mug_mask.png")  # idmetric.metric.heatmap
     mask = sam.segment("desk.jpg", heat)  # bool (H, W)
 
 PerSAM (Zhang et al., "Personalize Segment Anything Model with One Shot", ICLR 2024), in its training-free form:

@@ -18,9 +18,8 @@ from idmetric.evaluate.protocols.common.columns import Array, Truths, listed, ow
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, Progress, VectorScorer
 from idmetric.evaluate.protocols.segmentation.persam import PerSAM
 from idmetric.evaluate.statistics import segmentation as measures
-from idmetric.matching.heatmaps import coverage, layout
-from idmetric.matching.patches import Layout, patch_tokens, prototypes
 from idmetric.metric.embedding import Embedding
+from idmetric.metric.heatmap import Layout, coverage, layout, patch_tokens, prototypes
 from idmetric.metric.images import read_image
 from idmetric.metric.masks import read_mask
 
@@ -121,7 +120,7 @@ class Scene(NamedTuple):
 
 
 class Reference(NamedTuple):
-    """A subject's prototype (D,), see `idmetric.matching.patches`, and the mean token (1, D) of its box."""
+    """A subject's prototype (D,), see `idmetric.metric.heatmap`, and the mean token (1, D) of its box."""
 
     prototype: Tensor
     mean_token: Tensor
@@ -230,7 +229,7 @@ def _reference(scorer: VectorScorer, data: DataFrame, row: int) -> Reference:
     covered = _coverage(scene.mask, scene.layout)
     weights = torch.zeros(patch_tokens(scene.embedding).shape[:2])
     weights[0, : len(covered)] = covered
-    [prototype] = prototypes(replace(scene.embedding, weights=weights), "prototype")
+    [prototype] = prototypes(replace(scene.embedding, weights=weights))
     return Reference(prototype, _mean_token(scene, scene.mask))
 
 

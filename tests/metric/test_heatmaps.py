@@ -11,9 +11,8 @@ import torch.nn.functional as F
 from PIL import Image
 
 from idmetric import Backbone, IDSim
-from idmetric.matching.heatmaps import coverage, heatmaps, layout
-from idmetric.matching.patches import MATCHES, Layout, Match, patch_similarity
 from idmetric.metric.embedding import Embedding
+from idmetric.metric.heatmap import Layout, coverage, heatmaps, layout, patch_similarity
 
 
 def picture(height: int, width: int, seed: int = 0) -> Image.Image:
@@ -28,38 +27,25 @@ def tokens(count: int, weights: bool = False, seed: int = 0) -> Embedding:
     return Embedding(torch.ones(count, 3), patches, (2, 3), cover, "m")
 
 
-def slow(subject: Embedding, target: torch.Tensor, match: Match) -> float:
+def slow(subject: Embedding, target: torch.Tensor) -> float:
     """Similarity of one token of a target."""
     assert subject.patches is not None
     found = []
-    t = target / target.norm()
     for k in range(len(subject)):
-        own = [p / p.norm() for p in subject.patches[k]]
+        own = [token / token.norm() for token in subject.patches[k]]
         weight = [1.0] * len(own) if subject.weights is None else subject.weights[k].tolist()
-        limit = min(0.5, max(weight))
-        inside = [u for u, w in zip(own, weight, strict=True) if w >= limit]
-        if match == "nearest":
-            found.append(max(float(t @ u) for u in inside))
-            continue
         mean = sum(u * w for u, w in zip(own, weight, strict=True)) / sum(weight)
-        if match == "mean":
-            found.append(sum(float(t @ u) * w for u, w in zip(own, weight, strict=True)) / sum(weight))
-            continue
-        if match == "mean_max":
-            mean = sum(inside) / len(inside) / 2 + torch.stack(inside).max(0).values / 2
-        found.append(float(t @ mean / mean.norm()))
+        found.append(float(target / target.norm() @ mean / mean.norm()))
     return sum(found) / len(found)
 
 
-@pytest.mark.parametrize("match", MATCHES)
 @pytest.mark.parametrize("weights", [False, True])
-def test_each_match_is_that_of_a_loop_over_tokens(match: Match, weights: bool) -> None:
+def test_similarity_is_that_of_a_loop_over_tokens(weights: bool) -> None:
     subject, targets = tokens(3, weights), tokens(2, seed=1)
-    found = patch_similarity(subject, targets, match)
+    found = patch_similarity(subject, targets)
     assert targets.patches is not None
-    expected = [[slow(subject, t, match) for t in one] for one in targets.patches]
+    expected = [[slow(subject, token) for token in one] for one in targets.patches]
     assert found.numpy() == pytest.approx(np.array(expected), abs=1e-5)
-    assert float(found.abs().max()) <= 1 + 1e-6
 
 
 def test_maps_have_the_images_size_and_lie_as_the_patches_do(metric: IDSim) -> None:
@@ -84,7 +70,7 @@ def test_a_subject_is_hottest_where_it_stands(photos: list[Path]) -> None:
         scene.paste(part, (k % 2 * cell, k // 2 * cell))
     mask = np.zeros((side, side), dtype=bool)
     mask[cell:, :cell] = True
-    [heat] = heatmaps(metric, scene, scene, masks=mask, match="nearest")
+    [heat] = heatmaps(metric, scene, scene, masks=mask)
     y, x = divmod(int(heat.flatten().argmax()), side)
     assert mask[y, x]
     assert heat[mask].mean() > heat[~mask].mean()
@@ -148,7 +134,5 @@ def test_clear_errors(metric: IDSim) -> None:
     bare = metric.embed(picture(64, 64), patches=False)
     with pytest.raises(ValueError, match="no patch tokens: a map needs a model with them"):
         heatmaps(metric, bare, picture(64, 64))
-    with pytest.raises(ValueError, match="unknown match"):
-        patch_similarity(tokens(1), tokens(1), "best")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="two models"):
         patch_similarity(tokens(1), Embedding(torch.ones(1, 3), torch.ones(1, 6, 5), (2, 3), model="other"))
