@@ -21,9 +21,6 @@ from pathlib import Path
 from idmetric.cli import options
 from idmetric.cli.command import say, status_of
 from idmetric.cli.data import common
-from idmetric.tables import first_few
-
-_SHOWN = 5  # files that a note names
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -52,16 +49,12 @@ def run(args: Namespace) -> int:
     table = read(args.manifest)
     copies: Path = args.out.with_name(f"{args.out.stem}_masks")
     progress = partial(common.progress, quiet=args.quiet)
-    result = attach_masks(table, args.folder, copies, args.threshold, args.mask_id, progress)
-    print(f"{result.attached} masks attached ({result.scaled} scaled to their images)")
-    if result.unused:
-        names = ", ".join(first_few([str(file) for file in result.unused], _SHOWN))
-        say(f"{len(result.unused)} masks belong to no image: {names}")
-
-    masked, problems = result.table, result.problems
+    masked, problems, notes = attach_masks(table, args.folder, copies, args.threshold, args.mask_id, progress)
+    for note in notes:
+        say(note)
     if problems:
-        common.leave_out([f"{name}: {reason}" for name, reason in problems.items()], args.on_error)
-        masked = without(masked, masked.index[masked["id"].isin(problems)])
+        common.leave_out_rows(table, problems, args.on_error)
+        masked = without(masked, problems)
         if not len(masked):
             raise ValueError("no image is left: none has a mask that can be used")
     common.save(masked, args.out)
