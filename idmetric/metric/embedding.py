@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from idmetric.metric.errors import NonFiniteError, RequestError
-from idmetric.metric.files import StrPath, first_few, parse_json, refuse_irregular, replacing, save_sealed, seal_problem
+from idmetric.metric.files import StrPath, first_few, parse_json, replacing, save_sealed, seal_problem
 from idmetric.metric.paths import is_embedding_file
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Embedding:
         return replace(self._map(lambda tensor: tensor[rows.to(tensor.device)], names=None), names=names)
 
     def __iter__(self) -> Iterator[Embedding]:
-        return (self[row] for row in range(len(self)))
+        return map(self.__getitem__, range(len(self)))
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Embedding:
         """Move to a device or a floating dtype."""
@@ -173,15 +173,11 @@ class Embedding:
 
         shown_path = os.fspath(path)
         try:
-            refuse_irregular(shown_path)
-            with safe_open(shown_path, framework="pt") as file:
-                header = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no mapping
             problem = seal_problem(Path(path))
-            if header.get("format") != _FORMAT:
-                problem = "Embedding.save did not write it"
             if not problem:
-                return _of_file(tensors, header)
+                with safe_open(shown_path, framework="pt") as file:
+                    tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no mapping
+                    return _of_file(tensors, file.metadata())
         except OSError as error:
             raise RequestError(f"cannot read the embedding {shown_path}: {error.strerror or error}") from error
         except (SafetensorError, KeyError, TypeError, ValueError) as error:
@@ -193,24 +189,14 @@ def _of_file(tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> Embedd
     """An Embedding of the tensors and the metadata in a file; errors of Python for damaged ones."""
     names = parse_json(header["names"])
     grid = parse_json(header["grid"])
-    if not all(isinstance(name, str) for name in names or ()):
-        raise ValueError("its names are not texts")
     embedding = Embedding(
         **tensors,
         grid=None if grid is None else tuple(grid),
         model=header["model"],
         names=None if names is None else tuple(names),
     )
-    if not embedding.model or not len(embedding):
-        raise ValueError("it does not name its model, or has no images")
-    for tensor in tensors.values():
-        if not tensor.is_floating_point() or not is_finite(tensor):
-            raise ValueError("its numbers are not floating, or not finite")
-    if not embedding.cls.any(1).all():
-        raise ValueError("one of its features is zero")
-    weights = embedding.weights
-    if weights is not None and not ((weights >= 0).all() and weights.any(1).all()):
-        raise ValueError("its weights are negative, or all zero")
+    if header["format"] != _FORMAT or not embedding.model or not embedding.finite().all():
+        raise ValueError("Embedding.save did not write it")
     return embedding
 
 
@@ -247,23 +233,20 @@ def concatenate(embeddings: Sequence[Embedding]) -> Embedding:
     if not embeddings:
         raise ValueError("nothing to concatenate: the list of embeddings is empty")
     head = embeddings[0]
-    tensors: dict[str, list[Tensor]] = {"cls": [], "patches": [], "weights": []}
+    has_weights = any(part.weights is not None for part in embeddings)
+    tensors: dict[str, list[Tensor]] = {}
     names: tuple[str, ...] | None = ()
     for part in embeddings:
         if (part.model, part.grid, part.patches is None) != (head.model, head.grid, head.patches is None):
-            head_kind = f"{head.model or 'unknown'} {head.grid}"
-            kind = f"{part.model or 'unknown'} {part.grid}"
-            raise ValueError(f"embeddings differ in model or patch grid: {head_kind} and {kind}")
-        tensors["cls"].append(part.cls)
-        if part.patches is not None:
+            raise ValueError(f"embeddings differ in model or patch grid: {head} and {part}")
+        if has_weights and part.weights is None and part.patches is not None:
             uniform = part.patches.new_ones(part.patches.shape[:2])
-            tensors["patches"].append(part.patches)
-            tensors["weights"].append(uniform if part.weights is None else part.weights)
+            part = replace(part, weights=uniform)
+        for name, tensor in part._tensors().items():
+            tensors.setdefault(name, []).append(tensor)
         names = None if names is None or part.names is None else names + part.names
 
-    if all(part.weights is None for part in embeddings):
-        tensors["weights"] = []
-    joined: dict[str, Any] = {name: torch.cat(parts) for name, parts in tensors.items() if parts}
+    joined: dict[str, Any] = {name: torch.cat(parts) for name, parts in tensors.items()}
     return replace(head, **joined, names=names)
 
 

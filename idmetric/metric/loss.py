@@ -140,10 +140,10 @@ class IdentityLoss(nn.Module):
         # attributes and not buffers, which DistributedDataParallel would overwrite by those of the first process;
         # tensors made in inference mode could not join a graph later
         with opening(), torch.no_grad():
-            self.references, self._thumbnails = self._embedded(references, labeled(masks, mask_id))
+            self.references, self._thumbnails = self._read_references(references, labeled(masks, mask_id))
             self.reference_weights = _reference_weights(weights, self.references.cls)
 
-    def _embedded(self, references: Images | Embedding, masks: Masks) -> tuple[Embedding, list[Image.Image]]:
+    def _read_references(self, references: Images | Embedding, masks: Masks) -> tuple[Embedding, list[Image.Image]]:
         """The references' embedding, and the small pictures that `log_images` shows: none of an embedding."""
         with_patches = needs_patches(self.distance)
         source: Any = saved_embedding(references)
