@@ -39,10 +39,10 @@ def batches(recipe: Recipe, steps: range, seed: int, workers: int, processes: Pr
         pin_memory=processes.device.type == "cuda",
     )
     for batch in loader:
-        yield batch.unpacked() if isinstance(batch, Packed) else batch
+        yield batch.unpacked() if isinstance(batch, SharedBatch) else batch
 
 
-class Packed:
+class SharedBatch:
     """A batch on its way from a loading process, its tensors in shared memory."""
 
     def __init__(self, batch: Any) -> None:
@@ -81,7 +81,7 @@ class Steps(Dataset[Any]):
             batch = self.recipe.load(step)
             if get_worker_info() is None:
                 return batch
-            return Packed(batch)  # a queue would drop it without a word, for want of shared memory or descriptors
+            return SharedBatch(batch)  # a queue would drop it without a word, for want of shared memory or descriptors
         except Exception as error:  # all processes learn of it and stop together
             if "shared memory" in str(error):
                 return Failure(f"{error}; try --workers 0, or a container with more (docker run --shm-size=8g)")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 import timm
 import torch
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image
 
 from idmetric.metric.backbone import Backbone
 from idmetric.metric.images import Fit, ImageReadError, to_pixels
@@ -72,22 +71,6 @@ def test_a_hub_crop_is_that_of_transformers_image_processors(kind: str) -> None:
         image = photo(*size)
         seen = np.array(HUB_FITS[kind].image(image, (224, 224), "bicubic"))
         assert (seen == processed(kind, image)).all(), size
-
-
-def test_a_crop_sees_photos_upright_and_on_the_background() -> None:
-    turned = photo(301, 500)
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    stored = io.BytesIO()
-    turned.save(stored, "PNG", exif=exif)
-    expected = theirs(ImageOps.exif_transpose(Image.open(stored)), 256, 224, transforms.InterpolationMode.BICUBIC)
-    assert torch.equal(to_pixels(stored.getvalue(), (224, 224), fit=Fit("crop", 0.875)), expected)
-
-    clear = photo(301, 500).convert("RGBA")
-    clear.putalpha(Image.linear_gradient("L").resize(clear.size))
-    flat = Image.alpha_composite(Image.new("RGBA", clear.size, "white"), clear).convert("RGB")
-    expected = theirs(flat, 256, 224, transforms.InterpolationMode.BICUBIC)
-    assert torch.equal(to_pixels(clear, (224, 224), fit=Fit("crop", 0.875)), expected)
 
 
 @pytest.mark.parametrize("size", [(640, 480), (333, 1001)])

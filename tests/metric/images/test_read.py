@@ -127,17 +127,12 @@ def test_bombs_are_refused_before_decoding_and_whatever_pillow_is_set_to(
 @pytest.mark.parametrize(
     "source",
     [
-        torch.zeros(5, 4, 4),
         torch.zeros(9, 9, 3),
         torch.zeros(4),
         torch.zeros(2, 3, 4, 4),
         torch.zeros(3, 0, 4),
-        torch.zeros(3, 4, 4, dtype=torch.complex64),
         np.zeros((3, 9, 9), np.uint8),
-        np.zeros((0, 4, 3), np.uint8),
         np.zeros((4, 4, 3), object),
-        torch.full((3, 4, 4), 2.0).to(torch.float8_e5m2),
-        np.array(["a.png"]),
         Image.new("RGB", (0, 4)),
         Image.fromarray(np.full((2, 2), 255, np.float32)),
         Image.fromarray(np.full((2, 2), 70_000, np.int32)),
