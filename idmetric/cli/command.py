@@ -172,7 +172,7 @@ def warnings_as_lines(quiet: bool = False, show: Callable[[str], object] = say) 
     shown: set[str] = set()
 
     def show_text(message: Warning | str, *_: object, **__: object) -> None:
-        text = str(message)
+        text = printable(str(message))
         if text not in shown:  # an image may be read several times
             shown.add(text)
             show(text)

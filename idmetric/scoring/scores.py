@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from idmetric.metric.files import StrPath, json_text, need, replacing
-from idmetric.tables import aligned, csv_text, first_few, four, in_csv, rounded
+from idmetric.tables import aligned, csv_text, first_few, four, in_csv, printable, rounded
 
 if TYPE_CHECKING:
     from idmetric.metric.embedder import Embedder
@@ -282,7 +282,8 @@ class Scores(Records):
             cells["copy"] = "copy" if row.get("copy") else ""
             lines.append([cells[column] for column in columns])
         table = aligned(lines) if self.rows else []
-        return "\n".join(line.rstrip() for line in [*table, *self.notes]) + "\n"
+        notes = [printable(note) for note in self.notes]
+        return "\n".join(line.rstrip() for line in [*table, *notes]) + "\n"
 
     @property
     def notes(self) -> list[str]:

@@ -68,3 +68,18 @@ def test_a_further_line_of_a_message_is_indented(capsys: pytest.CaptureFixture[s
     """So that a line break in a name cannot fake a message of the command."""
     say("error: 2 images cannot be used:\n  a.png: gone\nidmetric score: done")
     assert capsys.readouterr().err.splitlines()[1:] == ["  a.png: gone", "  idmetric score: done"]
+
+
+def test_scores_and_warnings_show_names_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The reference stands below the table, and in the warning of a copy."""
+    monkeypatch.chdir(tmp_path)
+    Image.effect_noise((40, 40), 50).save(f"{NAME}.png")
+    shutil.copy(f"{NAME}.png", "copy.png")
+    assert main(["score", f"{NAME}.png", "copy.png", f"{NAME}.png", "--model", "tiny", "--device", "cpu"]) == 0
+    done = capsys.readouterr()
+    for text in (done.out, done.err):
+        assert SHOWN in text
+        assert not set(text) & set("\x1b\r\u202e")
+        assert not any(line.startswith("idmetric score: done") for line in text.splitlines())
