@@ -209,7 +209,16 @@ class Parts:
         """List the parts again, which other processes may have written or joined."""
         self._places: dict[str, tuple[PartFile, int]] = {}
         self._own_parts: list[PartFile] = []  # oldest first; without further columns
-        names = os.listdir(self.folder) if self.folder.is_dir() else []
+        names: list[str] = []
+        try:
+            names = os.listdir(self.folder)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            if self.is_needed:
+                raise
+            self._is_full = True
+            warnings.warn(f"the cache is not used ({error}); the scores are complete", stacklevel=2)
         for name in sorted(names):
             if not _NAME.fullmatch(name):
                 continue
@@ -384,7 +393,14 @@ class Store(Parts):
     def readable(self, keys: Iterable[str]) -> dict[str, Embedding]:
         """The embeddings (1, ...) of those keys that it holds, undamaged."""
         embeddings = {}
-        for key, row in self.rows(keys).items():
+        try:
+            rows = self.rows(keys)
+        except OSError as error:
+            if self.is_needed:
+                raise
+            warnings.warn(f"rows of the cache are made again, as they cannot be read: {error}", stacklevel=2)
+            return {}
+        for key, row in rows.items():
             columns: dict[str, Any] = {}
             for name, tensor in row.items():
                 columns[name] = tensor[None]

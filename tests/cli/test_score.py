@@ -123,7 +123,9 @@ def test_the_help_has_twenty_options_at_most() -> None:
 
 
 def test_pairs_are_relative_to_their_file(run: Runner, folder: Path, tmp_path: Path) -> None:
-    (folder / "pairs.csv").write_text(f"ref,gen\nref.png,gen/a.png\nref2.png,gen/a.png\n{folder / 'ref.png'},gen/b.png\n")
+    (folder / "pairs.csv").write_text(
+        f"ref,gen\nref.png,gen/a.png\nref2.png,gen/a.png\n{folder / 'ref.png'},gen/b.png\n"
+    )
     os.chdir(tmp_path)
     status = main(["--model", str(folder / "model"), "--device", "cpu", "--pairs", str(folder / "pairs.csv"),
                    "--batch-size", "2", "--format", "json", "--output", str(tmp_path / "out.json")])  # fmt: skip

@@ -14,7 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
+from idmetric import IDSim, score
 from idmetric import store as module
 from idmetric.metric.embedding import Embedding
 from idmetric.metric.files import OutputError
@@ -168,6 +170,28 @@ def test_a_read_only_folder_is_read_and_one_warning_says_that_nothing_is_added(t
         with pytest.raises(OutputError, match="read-only"):
             needed.save()
     (tmp_path / "s").chmod(0o700)
+
+
+def test_a_folder_that_cannot_be_read_costs_a_warning_and_no_scores(tmp_path: Path, metric: IDSim) -> None:
+    image = np.random.default_rng(0).integers(0, 256, (40, 40, 3)).astype(np.uint8)
+    Image.fromarray(image).save(tmp_path / "a.png")
+    Image.fromarray(image[::-1]).save(tmp_path / "b.png")
+    names = str(tmp_path / "a.png"), str(tmp_path / "b.png")
+    expected = score(metric, *names)[0]["distance"]
+    cache = tmp_path / "cache"
+    score(metric, *names, cache=cache)
+    [folder] = cache.iterdir()
+    for closed in (cache, folder, *folder.glob("part-*")):
+        mode = closed.stat().st_mode
+        closed.chmod(0)
+        with permissions_count(), pytest.warns(UserWarning, match=cache.name) as given:
+            assert score(metric, *names, cache=cache)[0]["distance"] == pytest.approx(expected, abs=1e-6)
+        assert len(given) == 1
+        closed.chmod(mode)
+    folder.chmod(0)
+    with permissions_count(), pytest.raises(PermissionError):
+        Store(folder, is_needed=True)
+    folder.chmod(0o700)
 
 
 WRITER = """
