@@ -109,7 +109,7 @@ def _measure(
     group_of: dict[str, Ints] = {}  # breakdown -> group of each gallery image
     by_group: dict[tuple[str, int], Array] = {}  # breakdown and group -> AP of each query
     for name, edges in EDGES.items():
-        group_of[name] = _binned(own(data, name), edges)[search.gallery]
+        group_of[name] = _binned(own(data, f"x_{name}"), edges)[search.gallery]
         for group in range(len(edges) + 1):
             by_group[name, group] = np.full(len(owner), np.nan)
 

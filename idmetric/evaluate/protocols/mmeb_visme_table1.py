@@ -42,7 +42,7 @@ class MMEBOptions(Checked):
 
 
 MMEB = Benchmark("MMEB", SETS, {})
-COLUMN = "candidates"
+COLUMN = "x_candidates"
 
 
 def run(
@@ -145,7 +145,7 @@ def ask(data: DataFrame, skip: bool = False) -> tuple[list[Questions], list[str]
 
 def _candidate_numbers(data: DataFrame) -> dict[int, Ints]:
     """Row of each query -> the numbers of its candidates."""
-    if not {COLUMN, f"x_{COLUMN}"}.intersection(data):
+    if COLUMN not in data:
         raise ValueError(f"no column {COLUMN}: make the manifest by idmetric data import mmeb, of an evaluation table")
     numbers_of: dict[int, Ints] = {}
     for row, value in enumerate(own(data, COLUMN)):

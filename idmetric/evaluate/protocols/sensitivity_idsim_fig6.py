@@ -128,7 +128,7 @@ def _changes(data: DataFrame) -> list[dict[str, Any]]:
     for values in parameters(data):
         changes.append({name: values[name] for name in _COLUMNS if values.get(name) is not None})
     for name in _COLUMNS:
-        for row, value in enumerate(own(data, name)):
+        for row, value in enumerate(own(data, name, f"x_{name}")):
             if value not in (None, ""):
                 changes[row][name] = value
     return changes

@@ -111,7 +111,7 @@ class _Table:
         self.keys = image_keys(data)
         self.alone = frozenset(np.flatnonzero(data["path"].isna()).tolist())
         self.usable = np.isin(np.arange(len(data)), rows_in(data, splits))
-        self.answer = own(data, "target")
+        self.answer = own(data, "x_target")
         self.origin = _origins(data)
         parents = parent_rows(data)
         self.parent = np.where(parents < 0, -1, np.array(self.origin, dtype=np.int64)[parents])
@@ -149,7 +149,7 @@ def _origins(data: DataFrame) -> list[int]:
     row_of = {name: row for row, name in enumerate(data["id"])}
     first_copy: dict[str, int] = {}
     origins = []
-    for row, (name, source) in enumerate(zip(data["id"], own(data, "source"), strict=True)):
+    for row, (name, source) in enumerate(zip(data["id"], own(data, "x_source"), strict=True)):
         if source is None or source == name:
             origins.append(row)
         else:

@@ -80,7 +80,7 @@ class Published:
     def __init__(self, found: DataFrame, scores: dict[str, dict[str, float]], k: int) -> None:
         self.scores, self.k = scores, k
         ids = [name.removeprefix("ilias/") for name in found["id"].tolist()]
-        free = [own(found, name) for name in ("scale", "clutter")]
+        free = [own(found, name) for name in ("x_scale", "x_clutter")]
         columns = (ids, found["split"].tolist(), found["identity"].tolist(), *free)
         lines = list(zip(*columns, strict=True))
         self.positives = {n: {"scale": s, "clutter": c} for n, split, who, s, c in lines if split == "gallery" and who}

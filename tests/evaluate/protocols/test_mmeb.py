@@ -191,7 +191,7 @@ def test_questions_with_unreadable_images_are_refused_or_left_out(
 def test_manifests_without_lists_or_candidates_are_refused(data: DataFrame) -> None:
     with pytest.raises(ValueError, match="make the manifest by idmetric data import mmeb"):
         ask(data.drop(columns="x_candidates"))
-    with pytest.raises(ValueError, match="row 1, column candidates"):  # as from a CSV file
+    with pytest.raises(ValueError, match="row 1, column x_candidates"):  # as from a CSV file
         ask(data.assign(x_candidates="[0, 1]"))
     with pytest.raises(ValueError, match="which has no row in the manifest"):
         ask(where(data, slot="query"))

@@ -20,11 +20,11 @@ Group = tuple[str, str | None]  # name and split
 _SHOWN = 5
 
 
-def own(data: DataFrame, name: str) -> list[Any]:
-    """A column that is not among the manifest's, also as x_`name`; None where it is empty, or if there is none."""
-    for column in (name, f"x_{name}"):
-        if column in data:
-            values = data[column].astype(object)
+def own(data: DataFrame, *names: str) -> list[Any]:
+    """The values of the first of these columns that there is, none of them a manifest's; None where it is empty."""
+    for name in names:
+        if name in data:
+            values = data[name].astype(object)
             return list(values.where(values.notna(), None))
     return [None] * len(data)
 

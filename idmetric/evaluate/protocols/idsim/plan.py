@@ -152,7 +152,7 @@ def members(data: DataFrame, which: str | None = None) -> dict[str, Ints]:
         benchmark_of |= dict.fromkeys((name, *benchmark.names), name)
 
     rows: dict[str, list[int]] = {name: [] for name in BENCHMARKS}
-    for row, names in enumerate(zip(own(data, "subset"), data["dataset"], strict=True)):
+    for row, names in enumerate(zip(own(data, "x_subset"), data["dataset"], strict=True)):
         benchmarks = [benchmark_of[plain(str(name))] for name in names if plain(str(name)) in benchmark_of]
         if benchmarks:
             rows[benchmarks[0]].append(row)
@@ -199,7 +199,7 @@ def _search(data: DataFrame, rows: Ints, name: str, seed: int) -> BenchmarkPlan:
     """Queries and gallery by slots, parts or splits, or one query drawn of each identity."""
     benchmark = BENCHMARKS[name]
     slot = data["slot"].to_numpy()[rows]
-    parts = zip(own(data, "part"), data["split"], strict=True)
+    parts = zip(own(data, "x_part"), data["split"], strict=True)
     split = np.array([split if part is None else split_name(str(part)) for part, split in parts], object)[rows]
     queries = _first_of([slot == "query", *(split == part for part in benchmark.queries)])
     gallery = _first_of([slot == "candidate", *(split == part for part in benchmark.gallery)])

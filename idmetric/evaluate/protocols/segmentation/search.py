@@ -51,7 +51,7 @@ def tasks(
     Args:
         most_distractors: images of other subjects to search for each subject, drawn by the seed; None: all.
     """
-    part = own(data, "part")
+    part = own(data, "x_part")
     target_part = None
     if _REFERENCE in part:
         target_part = next((name for name in _TARGETS if name in part), None)
