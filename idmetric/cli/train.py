@@ -64,7 +64,12 @@ def _add_arguments(parser: ArgumentParser, name: str) -> None:
     parser.epilog = _EPILOG.format(name=name)
     files = parser.add_argument_group("data and result")
     add = files.add_argument
-    add("--data", type=Path, metavar="FILE", help="manifest to train on: .parquet, .csv or .jsonl")
+    add(
+        "--data",
+        type=Path,
+        metavar="PATH",
+        help="manifest to train on (.parquet, .csv, .jsonl), or folder with one folder per identity",
+    )
     add("--out", type=Path, metavar="DIR", help="folder of the run, new or to be resumed")
     add("--config", type=Path, metavar="FILE", help="read the settings below from a .json or .toml file")
     add("--smoke", action="store_true", help="a small random model and few steps, to test the setup")
@@ -126,7 +131,9 @@ def run(name: str, module: Any, args: Namespace) -> Stopped | None:
             if args.out is None and not args.dry_run:
                 raise ValueError("--out DIR is needed: the folder of the run")
             if args.data is None and not args.smoke:
-                raise ValueError("--data FILE is needed: the manifest to train on (or --smoke, which renders its own)")
+                raise ValueError(
+                    "--data PATH is needed: the manifest or folder to train on (or --smoke, which renders its own)"
+                )
             config, settings = configure(module, args)
             processes = stack.enter_context(contextlib.closing(Processes(settings.precision, args.cpu)))
             if args.dry_run:
@@ -154,14 +161,15 @@ def run(name: str, module: Any, args: Namespace) -> Stopped | None:
 def _data(module: Any, args: Namespace, processes: Processes, smoke_folder: Path) -> DataFrame:
     """The manifest without unreadable rows, which the main process finds for all; or that of --smoke."""
     from idmetric.cli.data.common import progress
-    from idmetric.data.manifest import read, take
+    from idmetric.data.manifest import take
+    from idmetric.data.reading import read_data
     from idmetric.train.batches import check
 
     if args.data is None:
         processes.on_main(lambda: len(module.smoke_data(smoke_folder)))
         smoke_data: DataFrame = module.smoke_data(smoke_folder)  # reads the existing files
         return smoke_data
-    data = read(args.data)
+    data = read_data(args.data)
 
     def readable_rows() -> list[int]:
         checked = check(

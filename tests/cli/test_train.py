@@ -156,7 +156,7 @@ def test_wrong_usage_is_refused(given: list[str], message: str, run: Runner) -> 
 
 def test_missing_arguments_are_named(data: Path, tmp_path: Path, run: Runner) -> None:
     run.fails("--out DIR is needed", "pairs --data", data)
-    run.fails("--data FILE is needed", "pairs --out", tmp_path / "run")
+    run.fails("--data PATH is needed", "pairs --out", tmp_path / "run")
     run.fails("no.csv", "pairs --out", tmp_path / "run", "--data", tmp_path / "no.csv")
     assert not (tmp_path / "run").exists()
 

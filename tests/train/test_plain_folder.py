@@ -15,7 +15,7 @@ PAGES = Path(__file__).resolve().parents[2] / "docs" / "train"
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A manifest of 6 identities with 3 photos each, imported from a folder."""
+    """A folder of 6 identities with 3 photos each; its manifest lies beside it."""
     folder = tmp_path_factory.mktemp("plain")
     painted = Painter(size=64, views=3).paint(folder / "painted", 6)
     for number in range(len(painted)):
@@ -23,7 +23,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
         photo.parent.mkdir(parents=True, exist_ok=True)
         read_image(painted["path"][number]).save(photo)
     assert main(["data", "import", "folder", str(folder / "photos"), "-o", str(folder / "photos.csv")]) == 0
-    return folder / "photos.csv"
+    return folder / "photos"
 
 
 def train(recipe: str, data: Path, out: Path, *options: str) -> int:
@@ -42,7 +42,19 @@ def test_idsim_names_the_command_that_mines_triplets_of_a_plain_folder(
     assert train("idsim", plain, tmp_path / "run") == 1
     assert "for a folder of photos alone `idmetric data mine negatives` does" in capsys.readouterr().err
     mined = tmp_path / "mined.csv"
-    mine = ["data", "mine", "negatives", str(plain), "--model", "tiny", "--device", "cpu", "--quiet", "-o", str(mined)]
+    mine = [
+        "data",
+        "mine",
+        "negatives",
+        str(plain.with_suffix(".csv")),
+        "--model",
+        "tiny",
+        "--device",
+        "cpu",
+        "--quiet",
+        "-o",
+        str(mined),
+    ]
     assert main(mine) == 0
     assert train("idsim", mined, tmp_path / "run", "--epochs", "1", "--validate-every", "0") == 0
     assert "idmetric data mine negatives photos.parquet" in (PAGES / "idsim.md").read_text(encoding="utf-8")
@@ -78,7 +90,18 @@ def test_a_batch_that_the_photos_do_not_fill_is_refused_with_its_option(
         pytest.importorskip("transformers")
     if recipe == "idsim":
         data = tmp_path / "mined.csv"
-        mine = ["data", "mine", "negatives", str(plain), "--model", "tiny", "--device", "cpu", "--quiet", "-o"]
+        mine = [
+            "data",
+            "mine",
+            "negatives",
+            str(plain.with_suffix(".csv")),
+            "--model",
+            "tiny",
+            "--device",
+            "cpu",
+            "--quiet",
+            "-o",
+        ]
         assert main([*mine, str(data)]) == 0
     assert train(recipe, data, tmp_path / "run", *options) == 1
     named = "--classes" if recipe == "ilgen" else "--batch-size"

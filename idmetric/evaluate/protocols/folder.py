@@ -12,6 +12,7 @@ Intervals are by identity: whole identities are drawn again. With several datase
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +28,7 @@ from idmetric.evaluate.protocols.common.result import Result, Row
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, Scorer, bind
 from idmetric.evaluate.settings import Checked, option
 from idmetric.evaluate.statistics.ranking import average_precision, hit_at_k, precision_at_1, recall_at_k
+from idmetric.store import key_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -56,6 +58,7 @@ def run(
     _searches(with_identity)  # before anything is embedded
     bound = bind(with_identity, models, settings)
     searches, notes = _searches(bound.manifest)
+    notes += _note_on_copies(bound.manifest)
     about = {**settings.as_dict(), "k": list(options.k)}
     results = []
     for scorer, result in bound.results("folder", about, notes):
@@ -92,6 +95,18 @@ def _searches(data: DataFrame) -> tuple[dict[str, Search], list[str]]:
     if not searches:
         raise ValueError("no row has an identity: retrieval needs to know which images show the same one")
     return searches, notes
+
+
+def _note_on_copies(data: DataFrame) -> list[str]:
+    """A note on files with the bytes of another image of their identity, which every model finds."""
+    files = data[["id", "dataset", "identity", "path"]].drop_duplicates("path")
+    files = files.assign(size=files["path"].map(os.path.getsize))
+    files = files[files.duplicated(["dataset", "identity", "size"], keep=False)]  # others need not be read
+    files = files.assign(content=files["path"].map(key_of))
+    copies = files["id"][files.duplicated(["dataset", "identity", "content"])]
+    if copies.empty:
+        return []
+    return [f"{len(copies)} images are copies of another of their identity, which every model finds: {listed(copies)}"]
 
 
 def _measure(

@@ -148,6 +148,19 @@ def test_one_identity_alone_is_noted(draw: Images, tmp_path: Path) -> None:
     assert not [note for note in result.notes if "show one identity" in note]
 
 
+def test_copies_among_positives_are_noted(draw: Images, tmp_path: Path) -> None:
+    rows = [a_row(f"i{who}", draw(who, view)) for who in range(2) for view in range(2)]
+    [result] = folder.run(a_table(rows, tmp_path), {"m": Drawn()}, PLAIN)
+    assert not any("copies" in note for note in result.notes)
+    (tmp_path / "again.png").write_bytes((tmp_path / rows[0]["path"]).read_bytes())
+    (tmp_path / "other.png").write_bytes((tmp_path / rows[0]["path"]).read_bytes())
+    copied = a_table([*rows, a_row("i0", "again.png"), a_row("i1", "other.png")], tmp_path)
+    [result] = folder.run(copied, {"m": Drawn()}, PLAIN)
+    [note] = [note for note in result.notes if "copies" in note]
+    assert "again.png" in note
+    assert "other.png" not in note  # of another identity
+
+
 def test_a_folder_without_a_positive_is_an_error(draw: Images, tmp_path: Path) -> None:
     lone = a_table([a_row("a", draw(1, 1)), a_row("b", draw(2, 1))], tmp_path)
     with pytest.raises(ValueError, match="no identity has two images"):

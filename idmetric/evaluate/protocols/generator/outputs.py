@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from idmetric.data.importers.source import ENDINGS, open_source
-from idmetric.data.old_manifest.errors import ManifestError
 from idmetric.evaluate.protocols.common.columns import listed
 from idmetric.evaluate.protocols.generator.pattern import (
     FIELD,
@@ -115,6 +114,8 @@ def _matched(pattern: Path) -> tuple[Path, list[Path]]:
 
 def read_table(path: Path) -> list[GeneratedPicture]:
     """The pictures of a .csv, .parquet or .jsonl file, with their columns as fields."""
+    from idmetric.data.manifest import ManifestError  # loads pandas, which the help does without
+
     if path.suffix.lower() not in ENDINGS:
         raise RequestError(f"{path}: a table ends in {', '.join(ENDINGS)}")
     table = open_source(path, known=(*KNOWN, "path", "text", "mask"))
@@ -131,6 +132,8 @@ def pictures_of(rows: Iterable[Mapping[str, Any]], name: str, folder: Path, meth
     Args:
         name: of the table, for messages. folder: of relative paths. method: of generated images without one.
     """
+    from idmetric.data.manifest import ManifestError
+
     pictures = []
     for number, row in enumerate(rows, 1):
         fields = {column: text for column, value in row.items() if (text := _text(value))}
