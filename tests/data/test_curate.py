@@ -25,19 +25,21 @@ TABLE_1 = {"MET": 734, "ILIAS": 900, "FORB": 4050, "GLDv2": 4503, "WildlifeReID1
 BALANCED = {"MET": 663, "ILIAS": 804, "FORB": 1428, "GLDv2": 1419, "WildlifeReID10k": 1418, "SOP": 1435,
             "MVImgNet2": 1411, "DeepFashion": 1422}  # fmt: skip
 
-sizes_of_datasets = st.dictionaries(st.text(max_size=3), st.integers(0, 60), max_size=8)
-
 
 def made(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
     """A manifest; paths are relative to /."""
     return checked(pd.DataFrame(rows, columns=None if rows else ["path"], dtype=object), "/")
 
 
-def photos(sizes: dict[str, int], images: int = 2, **columns: object) -> pd.DataFrame:
-    return made([
-        {"identity": f"{name}/{i}", "path": f"{name}/{i}/{k}.jpg", "dataset": name, **columns}
-        for name, size in sizes.items() for i in range(size) for k in range(images)
-    ])  # fmt: skip
+def photos(sizes: dict[str, int | list[int]], images: int = 2, **columns: object) -> pd.DataFrame:
+    """Dataset -> number of its identities of so many images, or the numbers of images of each."""
+    rows = []
+    for name, size in sizes.items():
+        for i, count in enumerate([images] * size if isinstance(size, int) else size):
+            for k in range(count):
+                row = {"identity": f"{name}/{i}", "path": f"{name}/{i}/{k}.jpg", "dataset": name}
+                rows.append(row | columns | {"path": f"{columns.get('split', '')}/{name}/{i}/{k}.jpg"})
+    return made(rows)
 
 
 def ids(table: pd.DataFrame) -> list[str]:
@@ -76,7 +78,7 @@ def test_the_balanced_column_of_the_paper_follows_from_its_dataset_sizes() -> No
         assert abs(BALANCED[name] - quota * 10 / 11) <= 2 * deviation, name
 
 
-@given(sizes_of_datasets, st.integers(0, 300))
+@given(st.dictionaries(st.text(max_size=3), st.integers(0, 60), max_size=8), st.integers(0, 300))
 def test_balanced_quotas_are_those_of_the_papers_procedure(sizes: dict[str, int], total: int) -> None:
     quotas, exact = balanced(sizes, total), by_the_paper(sizes, total)
     assert list(quotas) == list(sizes)
@@ -292,12 +294,10 @@ def test_identities_are_unique_by_their_object_among_the_parameters() -> None:
 
 
 def test_visme_caps_identities_and_images_and_leaves_singles_out() -> None:
-    rows = [
-        {"identity": f"g{i}", "path": f"{i}-{k}.jpg", "dataset": "GLDv2"} for i in range(20) for k in range(1 + i % 7)
-    ]
-    counts = Counter(recipes.visme(made(rows), count=9)[0]["identity"])
+    table = photos({"GLDv2": [1 + i % 7 for i in range(20)]})
+    counts = Counter(recipes.visme(table, count=9)[0]["identity"])
     assert len(counts) == 9
-    assert all(count == min(4, 1 + int(name[1:]) % 7) > 1 for name, count in counts.items())
+    assert all(count == min(4, 1 + int(name.split("/")[1]) % 7) > 1 for name, count in counts.items())
 
 
 def test_groups_that_lose_an_image_become_single_images() -> None:
@@ -351,20 +351,13 @@ SIZES = {"MET": [1] * 3 + [3] * 2 + [4] * 5 + [7] * 5, "GLDv2": [2] * 4 + [5] * 
          "InShop": [4] * 4, "RP2k": [20] * 3}  # fmt: skip
 
 
-def classes_of(sizes: dict[str, list[int]], split: str | None = "train") -> pd.DataFrame:
-    return made([
-        {"identity": f"{name}/{i}", "path": f"{split}/{name}/{i}/{k}.jpg", "dataset": name, "split": split}
-        for name, counts in sizes.items() for i, count in enumerate(counts) for k in range(count)
-    ])  # fmt: skip
-
-
 def per_dataset(table: pd.DataFrame) -> Counter[str]:
     return Counter(table.drop_duplicates("identity")["dataset"])
 
 
 def test_real_all_takes_small_sets_whole_and_the_rest_equally() -> None:
     """Section 4.1: classes of four images of SOP, InShop and RP2k, complemented from GLDv2 and MET."""
-    table = classes_of(SIZES)
+    table = photos(SIZES, split="train")
     out, _ = recipes.ilgen_real(table, "all", 25)
     assert per_dataset(out) == {"SOP": 6, "InShop": 4, "RP2k": 3, "GLDv2": 6, "MET": 6}
     assert set(Counter(out["identity"]).values()) == {4}
@@ -378,7 +371,7 @@ def test_real_all_takes_small_sets_whole_and_the_rest_equally() -> None:
 @pytest.mark.parametrize(("variant", "dataset", "count"), [("art", "MET", 3000), ("landmark", "GLDv2", 4000),
                                                            ("product", "SOP", 3000)])  # fmt: skip
 def test_real_s_has_as_many_instances_as_the_generated_part(variant: str, dataset: str, count: int) -> None:
-    table = classes_of({dataset: [4] * (count + 5), "other": [4] * 9})
+    table = photos({dataset: count + 5, "other": 9}, 4, split="train")
     out, _ = recipes.ilgen_real(table, variant)
     assert per_dataset(out) == {dataset: count}
     small, other = (recipes.ilgen_real(table, variant, 30, seed)[0] for seed in (0, 1))
@@ -388,13 +381,13 @@ def test_real_s_has_as_many_instances_as_the_generated_part(variant: str, datase
 
 
 def test_real_sets_are_of_training_images_and_missing_datasets_are_named() -> None:
-    held_out = classes_of({"SOP": [6, 6, 6]}, "test")
-    table = pd.concat([classes_of({"SOP": [3, 5]}), held_out], ignore_index=True)
+    held_out = photos({"SOP": 3}, 6, split="test")
+    table = pd.concat([photos({"SOP": [3, 5]}, split="train"), held_out], ignore_index=True)
     out, notes = recipes.ilgen_real(table, "product")
     assert set(out["identity"]) == {"SOP/1"}  # SOP/0 has three training images
     assert set(out["split"]) == {"train"}
     assert notes[0].startswith("18 images")
-    table = classes_of({"GLDv2": [4] * 3, "SOP": [4]}, None)
+    table = photos({"GLDv2": 3, "SOP": 1}, 4)
     assert len(recipes.ilgen_real(table, "landmark")[0]) == 12
     for variant, message in (("art", "MET; .* GLDv2, SOP"), ("all", "InShop, RP2k, MET;"), ("generic", "'generic'")):
         with pytest.raises(ValueError, match=message):

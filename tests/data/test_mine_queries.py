@@ -12,9 +12,8 @@ import pytest
 from idmetric.cli.data import main
 from idmetric.data.curate.mine import query_negatives
 from idmetric.data.importers.run import import_dataset
-from idmetric.data.manifest import merge, read, take, write
+from idmetric.data.manifest import read, take, write
 from idmetric.data.old_manifest.bridge import to_frame
-from idmetric.train.visme.data import prepare
 from tests.mmeb_files import write_train
 
 
@@ -67,18 +66,6 @@ def test_the_draw_follows_from_seed_and_query(data: pd.DataFrame, vectors: np.nd
     assert alone["id"].tolist() == first["id"][first["dataset"] == "mmeb/WebQA"].tolist()
     draws = {tuple(query_negatives(part, part_vectors, 2, skip=0, seed=seed)["id"]) for seed in range(20)}
     assert len(draws) > 10
-
-
-def test_merged_negatives_are_trained_on(data: pd.DataFrame, vectors: np.ndarray) -> None:
-    is_chosen = data["dataset"] == "mmeb/MSCOCO_t2i"
-    plain = take(data, is_chosen)
-    mined = query_negatives(plain, vectors[is_chosen], 3, skip=0)
-    whole = merge([plain, mined], shared=True)
-    prepared = prepare(whole)
-    assert len(prepared.data.pools[0]) == 12  # negatives are no samples
-    for query in range(0, 24, 2):
-        near = {whole["id"][row] for row in prepared.data.hard.get(query, ())}
-        assert near == set(mined["x_source"][mined["group"] == whole["group"][query]])
 
 
 def test_the_command(data: pd.DataFrame, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
