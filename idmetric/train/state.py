@@ -82,8 +82,8 @@ def save(
                 tensors[f"optimizer/{index}/{name}"] = value
     # safetensors refuses tensors that share memory
     copies = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in tensors.items()}
-    path = out / FOLDER / f"step-{step:06d}.safetensors"
-    record = json.dumps({"scaler": scaler.state_dict(), **more})
+    path = _path_of(out, step)
+    record = json.dumps({"step": step, "scaler": scaler.state_dict(), **more})
     with replacing(path, parents=True) as temporary:
         save_sealed(copies, temporary, {"record": record})
     return path
@@ -148,9 +148,16 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             raise _damaged(path, problem)
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            return tensors, dict(json.loads(file.metadata()["record"]))
+            record = dict(json.loads(file.metadata()["record"]))
     except (OSError, SafetensorError) as error:
         raise _damaged(path, str(error)) from error
+    if path != _path_of(path.parent.parent, record["step"]):
+        raise _damaged(path, f"it is of step {record['step']}")
+    return tensors, record
+
+
+def _path_of(out: Path, step: int) -> Path:
+    return out / FOLDER / f"step-{step:06d}.safetensors"
 
 
 def _damaged(path: Path, why: str) -> TrainError:

@@ -495,9 +495,10 @@ def test_a_damaged_or_foreign_checkpoint_is_named(tmp_path: Path) -> None:
         lambda: path.write_bytes(whole[:-4]),
         lambda: path.write_bytes(b"rubbish"),
         lambda: save_file(own, path, {"record": "{}"}),  # without a digest
-        lambda: sealed({k: v for k, v in own.items() if k != "loss/log"}, record="{}"),
-        lambda: sealed({**own, "loss/log": torch.zeros(2)}, record="{}"),
-        lambda: sealed({**own, "model/other": torch.zeros(2)}, record="{}"),
+        lambda: sealed({k: v for k, v in own.items() if k != "loss/log"}, record='{"step": 5}'),
+        lambda: sealed({**own, "loss/log": torch.zeros(2)}, record='{"step": 5}'),
+        lambda: sealed({**own, "model/other": torch.zeros(2)}, record='{"step": 5}'),
+        lambda: shutil.copy(path.with_name("step-000004.safetensors"), path),  # of another step
     ):
         damage()
         with pytest.raises(TrainError, match=r"step-000005\.safetensors cannot be read: .*; delete this file"):
