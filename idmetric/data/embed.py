@@ -25,7 +25,6 @@ from PIL import Image
 
 from idmetric.data.look import check_masks
 from idmetric.data.manifest import ManifestError
-from idmetric.data.old_manifest.bridge import to_frame
 from idmetric.metric.embedder import Embedder
 from idmetric.metric.embedding import Embedding
 from idmetric.store import Store, cache_folder
@@ -94,7 +93,6 @@ def embed(
         ManifestError: without `skip`, naming all images that are missing (before anything is embedded), or that
             cannot be read or embedded (the store keeps the embeddings of the rest).
     """
-    table = to_frame(table)
     all_read_words = all(model.reads_words for model in models.values())
     items, problems = items_of(table, rows, look, words or {}, all_read_words)
     if problems and not skip:
@@ -151,7 +149,7 @@ def take_all(wants: Sequence[Want], item: Item, picture: Image.Image) -> dict[st
 
 def unusable(table: pd.DataFrame, problems: Mapping[int, str]) -> ManifestError:
     """The error for rows with images that cannot be used: row -> reason."""
-    names = to_frame(table)["id"]
+    names = table["id"]
     lines = [f"{names[row]}: {problems[row]}" for row in sorted(problems)]
     listed = "\n  ".join(first_few(lines, _SHOWN))
     return ManifestError(
@@ -181,7 +179,6 @@ def items_of(
     table: pd.DataFrame, rows: Rows | None, look: Look, words: Mapping[int, str] = {}, all_read_words: bool = False
 ) -> tuple[list[Item], dict[int, str]]:
     """Each different image, mask and text, with its rows as `Item.source`; and row -> reason of unusable rows."""
-    table = to_frame(table)
     check_masks(look, table)
     chosen = range(len(table)) if rows is None else sorted({int(row) for row in rows})
     items: dict[tuple[str | None, str | None, str | None], Item] = {}

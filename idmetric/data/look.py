@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from idmetric.data.old_manifest.bridge import to_frame
 from idmetric.stream import Look
 
 if TYPE_CHECKING:
@@ -18,13 +17,12 @@ def mask_of(look: Look, table: pd.DataFrame, row: int) -> Any:
         return None
     from idmetric.metric.masks import labeled
 
-    return labeled(to_frame(table)["mask"][row], look.mask_id)
+    return labeled(table["mask"][row], look.mask_id)
 
 
 def check_masks(look: Look, table: pd.DataFrame) -> None:
     """Warn if only some images have the masks that are needed; a ValueError if none has one."""
     if look.masked:
-        table = to_frame(table)
         has_image, has_mask = table["path"].notna(), table["mask"].notna()
         check_share(int((has_image & has_mask).sum()), int(has_image.sum()))
 

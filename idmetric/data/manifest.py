@@ -30,7 +30,6 @@ from typing import Any
 import numpy as np
 
 from idmetric import tables
-from idmetric.data.old_manifest.errors import ManifestError as ManifestError  # part of this module
 from idmetric.data.split import split_name
 from idmetric.metric.files import MissingExtraError, StrPath, install, need, refuse_irregular, replacing, shown
 from idmetric.metric.paths import is_address
@@ -89,6 +88,10 @@ _BOXES: tuple[set[str], ...] = (
 )
 _BYTES = ("image_bytes", "mask_bytes", "part_mask_bytes")
 _EXACT = 2**53  # whole numbers below it are exact as floats
+
+
+class ManifestError(ValueError):
+    """A manifest, or a dataset to make one from, that cannot be used; the message says where, and how to fix it."""
 
 
 # Files

@@ -14,17 +14,32 @@ if TYPE_CHECKING:
 
 
 def read_data(path: Path) -> DataFrame:
-    """Read a manifest, or make one of a folder with one folder per identity, or join those of a pattern."""
+    """Read a manifest, or make one of a folder with one folder per identity, or join those of a pattern.
+
+    Identities of a folder are named after its folders; where several are joined, with the name of the folder above.
+    """
+    from idmetric.data.manifest import merge, with_columns
+
+    sources = [path] if path.exists() else [Path(source) for source in matches(os.fspath(path))]
+    if not sources:
+        raise RequestError(f"{path}: no such file or folder")
+    if len(sources) > 1:
+        return merge([_read(source) for source in sources])
+
+    table = _read(sources[0])
+    prefix = f"{sources[0].resolve().name}/"
+    if sources[0].is_dir() and table["id"].str.startswith(prefix).all():
+        names = {column: table[column].str.removeprefix(prefix) for column in ("identity", "id")}
+        table = with_columns(table, **names)
+    return table
+
+
+def _read(path: Path) -> DataFrame:
+    """The manifest of a file or folder; names of a folder without one begin with its own."""
     from idmetric.data.importers.run import import_dataset
-    from idmetric.data.manifest import FORMATS, merge, read
+    from idmetric.data.manifest import FORMATS, read
     from idmetric.data.old_manifest.bridge import to_frame
 
-    if not path.exists():
-        sources = matches(os.fspath(path))
-        if not sources:
-            raise RequestError(f"{path}: no such file or folder")
-        parts = [read_data(Path(source)) for source in sources]
-        return parts[0] if len(parts) == 1 else merge(parts)
     for file in [path, *(path / f"manifest{ending}" for ending in FORMATS)]:
         if file.is_file():
             return read(file)

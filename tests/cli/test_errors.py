@@ -56,7 +56,7 @@ SLOW_IMPORTS = pytest.mark.parametrize(
     ("command", "words", "module"),
     [
         ("train", "ilgen --smoke --out run", "idmetric.train.ilgen.recipe"),
-        ("eval", "folder --data .", "idmetric.data.old_manifest.table"),
+        ("eval", "folder --data .", "idmetric.data.manifest"),
         ("score", "a.png b.png", "idmetric.metric.load"),
         ("gallery", "build . --gallery g", "idmetric.metric.load"),
     ],

@@ -15,7 +15,6 @@ from PIL import Image
 from idmetric import Backbone, IDSim
 from idmetric.data.embed import embed
 from idmetric.data.manifest import ManifestError, checked, take, with_columns
-from idmetric.data.old_manifest.bridge import to_frame
 from idmetric.evaluate.protocols.common import baselines, scorers
 from idmetric.evaluate.protocols.common.models import open_model
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, bind
@@ -231,7 +230,7 @@ def test_unreadable_images_can_be_left_out_with_what_depends_on_them(
     assert len(bound.manifest) == 11
     assert bound.notes == ["1 images could not be used: 1-1.png (2 rows that depend on them are left out)"]
     assert bound.models["m"].matrix([0, 10], [1]).shape == (2, 1)
-    assert "i1" in set(to_frame(bound.manifest)["identity"])
+    assert "i1" in set(bound.manifest["identity"])
 
 
 def test_the_untrained_twin_has_other_weights_and_the_same_shape() -> None:

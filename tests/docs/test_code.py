@@ -55,7 +55,7 @@ def shown_below(text: str, code: str) -> str:
 def given_on(page: str, patch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What one page alone takes as there."""
     if page == "protocols/index":
-        from idmetric.data.old_manifest.table import read
+        from idmetric.data.manifest import read
 
         return {"manifest": read("photos.parquet")}
     if page == "use/adapters":

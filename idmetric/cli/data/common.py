@@ -78,12 +78,11 @@ def progress(items: Iterable[T], total: int | None, what: str, quiet: bool = Fal
     return Progress("images", not quiet, verb=f"{what}:").over(items, total)
 
 
-def refuse_leaks(manifest: Any) -> None:
+def refuse_leaks(table: pd.DataFrame) -> None:
     """Refuse a manifest with identities in more than one split."""
-    from idmetric.data.old_manifest.bridge import to_frame
     from idmetric.data.split import leaks
 
-    splits_of = leaks(to_frame(manifest))
+    splits_of = leaks(table)
     if splits_of:
         lines = [f"{name!r} in {', '.join(splits)}" for name, splits in splits_of.items()]
         raise ValueError(
@@ -92,12 +91,9 @@ def refuse_leaks(manifest: Any) -> None:
         )
 
 
-def leave_out_rows(manifest: Any, problems: Mapping[int, str], on_error: str) -> None:
+def leave_out_rows(table: pd.DataFrame, problems: Mapping[int, str], on_error: str) -> None:
     """Report rows that cannot be used (number -> reason) as `leave_out` does."""
-    from idmetric.data.old_manifest.bridge import to_frame
-
-    ids = to_frame(manifest)["id"]
-    leave_out([f"{ids[row]}: {reason}" for row, reason in problems.items()], on_error)
+    leave_out([f"{table['id'][row]}: {reason}" for row, reason in problems.items()], on_error)
 
 
 def leave_out(lines: Sequence[str], on_error: str) -> None:
@@ -110,13 +106,6 @@ def leave_out(lines: Sequence[str], on_error: str) -> None:
     for line in lines:
         say(f"left out {line}")
     say(f"{len(lines)} images left out")
-
-
-def identities(manifest: Any) -> int:
-    """The number of identities."""
-    from idmetric.data.old_manifest.bridge import to_frame
-
-    return int(to_frame(manifest)["identity"].nunique())
 
 
 def counted(table: pd.DataFrame) -> str:

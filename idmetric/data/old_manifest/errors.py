@@ -2,6 +2,4 @@
 
 from __future__ import annotations
 
-
-class ManifestError(ValueError):
-    """A manifest, or a dataset to make one from, that cannot be used; the message says where, and how to fix it."""
+from idmetric.data.manifest import ManifestError as ManifestError

@@ -15,7 +15,6 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from idmetric.data.importers.source import ENDINGS, open_source
 from idmetric.evaluate.protocols.common.columns import listed
 from idmetric.evaluate.protocols.generator.pattern import (
     FIELD,
@@ -114,7 +113,8 @@ def _matched(pattern: Path) -> tuple[Path, list[Path]]:
 
 def read_table(path: Path) -> list[GeneratedPicture]:
     """The pictures of a .csv, .parquet or .jsonl file, with their columns as fields."""
-    from idmetric.data.manifest import ManifestError  # loads pandas, which the help does without
+    from idmetric.data.importers.source import ENDINGS, open_source
+    from idmetric.data.manifest import ManifestError
 
     if path.suffix.lower() not in ENDINGS:
         raise RequestError(f"{path}: a table ends in {', '.join(ENDINGS)}")
