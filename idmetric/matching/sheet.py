@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw
 
-from idmetric.matching.assignment import FOUND
 from idmetric.matching.clips import Cutouts, Moment
 from idmetric.matching.frames import ClipError, frames
 from idmetric.metric.images import ImageReadError, read_image
@@ -40,14 +39,22 @@ def match_page(found: Any, messages: Sequence[str] = ()) -> str:
         rows_of[row["image"]].append(row)
     images = {image.moment.name: image for image in found.images}
     worst_first = sorted(images, key=lambda name: max(map(_badness, rows_of[name])), reverse=True)[:_MOST]
+    owners: dict[tuple[str, int], Record] = {}  # of regions by image and number: a row of the subject that it shows
+    for row in found:
+        key = (row["image"], row["region"])
+        if row["counts"] and (row["assigned"] or key not in owners):
+            owners[key] = row
     shown = {}
     for name, picture in _pictures([images[name].moment for name in worst_first]):
-        shown[name] = thumbnail(_drawn(images[name], rows_of[name], picture), room(len(worst_first)))
+        shown[name] = thumbnail(_drawn(images[name], owners, picture), room(len(worst_first)))
 
     cards = []
     for name, short_name in zip(worst_first, short(worst_first), strict=True):
         worst = max(rows_of[name], key=_badness)
-        lines = [f"{row['subject']}: {row['state'] or 'no state'} {four(row['distance'])}" for row in rows_of[name]]
+        lines = []
+        for row in rows_of[name]:
+            distance = "in no region" if row["distance"] != row["distance"] else four(row["distance"])
+            lines.append(f"{row['subject']}: {row['state']} {distance}")
         tone = _TONES.get(worst["state"], "")
         cards.append(Picture(shown.get(name, ""), short_name, None, worst["state"], tone, lines=lines, path=name))
     skipped = [Picture("", name, lines=[reason]) for name, reason in found.skipped.items()]
@@ -91,13 +98,13 @@ def _pictures(moments: Sequence[Moment]) -> Iterator[tuple[str, Image.Image]]:
                     yield names[frame.number], frame.image.convert("RGB")
 
 
-def _drawn(image: Cutouts, rows: Sequence[Record], picture: Image.Image) -> Image.Image:
-    """A picture, reduced, with its regions and the names of the subjects that they are assigned to."""
+def _drawn(image: Cutouts, owners: Mapping[tuple[str, int], Record], picture: Image.Image) -> Image.Image:
+    """A picture, reduced, with its regions and the names of the subjects that they show, else their labels."""
     small = reduced(picture, _SIDE)
     draw = ImageDraw.Draw(small)
-    owners = {row["region"]: row for row in rows if row["assigned"] and row["state"] in (*FOUND, "")}
     for number, (left, top, right, bottom) in enumerate(image.boxes):
-        owner = owners.get(number, {"subject": image.regions[number].label or "unknown", "state": "unknown"})
+        label = image.regions[number].label or "unknown"
+        owner = owners.get((image.moment.name, number), {"subject": label, "state": "unknown"})
         color = _COLORS[_TONES.get(owner["state"], "")]
         across, along = small.width / picture.width, small.height / picture.height
         box = (left * across, top * along, right * across - 1, bottom * along - 1)
