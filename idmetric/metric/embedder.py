@@ -450,10 +450,8 @@ class Embedder(nn.Module):
         check_paths(a, b, mask_a, mask_b)
         check_partners(a, b)
         patches = needs_patches(distance)
-        mask_a = labeled(mask_a, mask_id)
-        x = self.as_embedding(a, mask_a, outside, patches, batch_size)
-        mask_b = labeled(mask_b, mask_id)
-        y = self.as_embedding(b, mask_b, outside, patches, batch_size)
+        x = self.as_embedding(a, labeled(mask_a, mask_id), outside, patches, batch_size)
+        y = self.as_embedding(b, labeled(mask_b, mask_id), outside, patches, batch_size)
         distances = embedding_distance(x, y, distance, joint_weight=joint_weight)
         return checked_distances(distances, self.dtype)
 
@@ -476,12 +474,10 @@ class Embedder(nn.Module):
         """
         check_paths(a, b, masks_a, masks_b)
         patches = needs_patches(distance)
-        masks_a = labeled(masks_a, mask_id)
-        x = self.as_embedding(a, masks_a, outside, patches, batch_size)
+        x = self.as_embedding(a, labeled(masks_a, mask_id), outside, patches, batch_size)
         y = None
         if b is not None:
-            masks_b = labeled(masks_b, mask_id)
-            y = self.as_embedding(b, masks_b, outside, patches, batch_size)
+            y = self.as_embedding(b, labeled(masks_b, mask_id), outside, patches, batch_size)
         distances = distance_matrix(x, y, distance, joint_weight=joint_weight)
         return checked_distances(distances, self.dtype)
 

@@ -119,13 +119,7 @@ class IdentityLoss(nn.Module):
         if not isinstance(metric, Embedder):
             kind = type(metric).__name__
             raise TypeError(f"metric must be a model of idmetric, not compiled or wrapped, got {kind}: give IDSim, ...")
-        _check_choice("aggregate", aggregate, get_args(Aggregate))
-        _check_choice("reduction", reduction, get_args(Reduction))
-        _check_choice("outside", outside, get_args(Outside))
-        if not isinstance(autocast, torch.dtype):
-            _check_choice("autocast", autocast, ("inherit", "off"))
-        if len(value_range) != 2 or not 0 < value_range[1] - value_range[0] < math.inf:
-            raise ValueError(f"value_range must be (lowest, highest), such as (0, 1) or (-1, 1), got {value_range}")
+        _check_options(aggregate, reduction, outside, autocast, value_range)
         if aggregate == "min" and weights is not None:
             raise ValueError("weights belong to aggregate='mean': the nearest reference needs none")
         self.distance = check_name(distance)
@@ -316,11 +310,9 @@ class IdentityLoss(nn.Module):
         pairs = []
         for row in losses.argsort(descending=True, stable=True)[:count].tolist():
             loss = losses[row].item()
-            picture = Image.new("RGB", (2 * _SIDE, _SIDE + 16), "white")
-            picture.paste(_thumbnail(image_of_pixels(x[row])))
-            if self._thumbnails:
-                picture.paste(self._thumbnails[int(distances[row].argmin())], (_SIDE, 0))
-            ImageDraw.Draw(picture).text((4, _SIDE + 2), f"distance {loss:.4f}; right: nearest reference", "black")
+            nearest = int(distances[row].argmin())
+            pictures = [_thumbnail(image_of_pixels(x[row])), *self._thumbnails[nearest : nearest + 1]]
+            picture = _side_by_side(pictures, f"distance {loss:.4f}; right: nearest reference")
             pairs.append(LoggedPair(picture, loss, row))
 
         if hasattr(writer, "add_images"):
@@ -333,6 +325,15 @@ class IdentityLoss(nn.Module):
 
 def _thumbnail(image: Image.Image) -> Image.Image:
     return ImageOps.pad(image, (_SIDE, _SIDE), color="white")
+
+
+def _side_by_side(pictures: Sequence[Image.Image], caption: str) -> Image.Image:
+    """One or two thumbnails over a line of text."""
+    sheet = Image.new("RGB", (2 * _SIDE, _SIDE + 16), "white")
+    for column, picture in enumerate(pictures):
+        sheet.paste(picture, (column * _SIDE, 0))
+    ImageDraw.Draw(sheet).text((4, _SIDE + 2), caption, "black")
+    return sheet
 
 
 # The metric
@@ -373,9 +374,21 @@ def _frozen(metric: Embedder, checkpoint: bool) -> Embedder:
 # Arguments
 
 
-def _check_choice(option: str, value: Any, choices: Sequence[str]) -> None:
-    if value not in choices:
-        raise ValueError(f"unknown {option} {value!r}: choose {', '.join(choices)}")
+def _check_options(
+    aggregate: str, reduction: str, outside: str, autocast: Autocast, value_range: tuple[float, float]
+) -> None:
+    choices = {
+        "aggregate": (aggregate, get_args(Aggregate)),
+        "reduction": (reduction, get_args(Reduction)),
+        "outside": (outside, get_args(Outside)),
+    }
+    if not isinstance(autocast, torch.dtype):
+        choices["autocast"] = (autocast, ("inherit", "off"))
+    for option, (value, values) in choices.items():
+        if value not in values:
+            raise ValueError(f"unknown {option} {value!r}: choose {', '.join(values)}")
+    if len(value_range) != 2 or not 0 < value_range[1] - value_range[0] < math.inf:
+        raise ValueError(f"value_range must be (lowest, highest), such as (0, 1) or (-1, 1), got {value_range}")
 
 
 def _reference_weights(weights: Sequence[float] | Tensor | None, features: Tensor) -> Tensor:

@@ -159,7 +159,8 @@ def read_mask(
             opened = open_image(stored)
             orientation = stored_orientation(opened)
             values = _of_image(opened, label)
-        mask = torch.from_numpy(np.array(values, np.float32))
+        array = np.array(values, np.float32)
+        mask = torch.from_numpy(array)
         if image is not None:
             mask = _turned_as(image, mask, orientation, describe(stored))
     return mask if size is None else average_to(mask, size)
@@ -191,10 +192,13 @@ def _of_image(image: Image.Image, mask_id: MaskId | None) -> Array:
     rgb = image.convert("RGB")
     if rgb.getcolors(256) is None:
         raise ValueError("it holds more than 256 colors, as a photo or a JPEG does: save it as a gray PNG")
-    red, green, blue = np.moveaxis(np.asarray(rgb, np.int64), 2, 0)
-    if (red == green).all() and (green == blue).all() and not str(mask_id).startswith("#"):
+    channels = np.asarray(rgb, np.int64)
+    red, green, blue = np.moveaxis(channels, 2, 0)
+    is_gray = (red == green).all() and (green == blue).all()
+    if is_gray and not str(mask_id).startswith("#"):
         return _of_values(red, 255, mask_id)
-    return _of_values(red << 16 | green << 8 | blue, None, mask_id, "#{:06x}")
+    colors = red << 16 | green << 8 | blue
+    return _of_values(colors, None, mask_id, "#{:06x}")
 
 
 def _check_colors(rgba: Image.Image, mask_id: MaskId | None) -> None:
@@ -264,7 +268,9 @@ def _turned_as(image: Picture, mask: Tensor, own_orientation: int | None, name: 
         name: of the mask, for a warning.
     """
     height, width = _size_of(image)
-    orientation = stored_orientation(image) or 1 if isinstance(image, Image.Image) else 1
+    orientation = 1
+    if isinstance(image, Image.Image):
+        orientation = stored_orientation(image) or 1
     is_sideways = orientation >= 5
     if orientation > 1 and own_orientation is None:
         if mask.shape == (height, width) and (height == width or not is_sideways):

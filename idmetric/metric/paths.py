@@ -58,7 +58,9 @@ def is_image(path: StrPath) -> bool:
 
 def is_embedding_file(source: object) -> TypeGuard[StrPath]:
     """Whether this is the path of a file of `Embedding.save`, by its ending."""
-    return isinstance(source, str | os.PathLike) and os.fspath(source).lower().endswith(".idm")
+    if not isinstance(source, str | os.PathLike):
+        return False
+    return os.fspath(source).lower().endswith(".idm")
 
 
 def is_hidden(name: str) -> bool:
@@ -118,8 +120,8 @@ def images_below(folder: Path) -> list[Path]:
     endings = [file.suffix.lower() for file in files]
     unread = [ending for ending in endings if ending in UNREAD_ENDINGS]
     if unread:
-        message = f"{folder}: {len(unread)} files with other endings left out: {', '.join(sorted(set(unread)))}"
-        warnings.warn(message, stacklevel=3)
+        names = ", ".join(sorted(set(unread)))
+        warnings.warn(f"{folder}: {len(unread)} files with other endings left out: {names}", stacklevel=3)
     return [file for file in files if is_image(file)]
 
 
@@ -145,7 +147,8 @@ def listed(source: StrPath) -> list[str]:
         return [path]
 
     files: set[str] = set()
-    for match in [path] if os.path.isdir(path) else matches(path):
+    sources = [path] if os.path.isdir(path) else matches(path)
+    for match in sources:
         if os.path.isdir(match):
             files.update(map(str, images_below(Path(match))))
         elif is_image(match):
@@ -179,7 +182,9 @@ def matches(pattern: str) -> list[str]:
 
 
 def _is_pattern(path: str) -> bool:
-    return glob.has_magic(path) and not is_address(path) and not os.path.lexists(path)
+    if not glob.has_magic(path) or is_address(path):
+        return False
+    return not os.path.lexists(path)
 
 
 def pattern_folder(pattern: str) -> str:
@@ -199,11 +204,12 @@ def check_partners(a: Any, b: Any) -> None:
         return
     stems_a = [Path(path).stem for path in listed(a)]
     stems_b = [Path(path).stem for path in listed(b)]
-    if stems_a != stems_b and 1 not in (len(stems_a), len(stems_b)):
+    count_a = len(stems_a)
+    count_b = len(stems_b)
+    if stems_a != stems_b and 1 not in (count_a, count_b):
         raise ValueError(
-            f"{os.fspath(a)!r} ({len(stems_a)} images) and {os.fspath(b)!r} ({len(stems_b)}) are compared image by "
-            "image, but their images have different names: pairwise() compares all with all; give two lists to choose "
-            "pairs"
+            f"{os.fspath(a)!r} ({count_a} images) and {os.fspath(b)!r} ({count_b}) are compared image by image, but "
+            "their images have different names: pairwise() compares all with all; give two lists to choose pairs"
         )
 
 
@@ -237,9 +243,9 @@ def masks_of(folder: StrPath, images: Iterable[str]) -> list[str | None]:
     masks = []
     for image in images:
         mask = mask_of(folder, image)
+        masks.append(mask)
         if mask is not None:
             claim(taken, image, mask, folder)
-        masks.append(mask)
     return masks
 
 
@@ -248,5 +254,7 @@ def claim(taken: dict[str, str], image: str, mask: str, folder: StrPath) -> None
     owner = taken.setdefault(mask, image)
     if owner == image or is_same_file(owner, image):
         return
-    folders = f"{folder}/{Path(owner).parent.name} and {folder}/{Path(image).parent.name}"
+    owner_folder = Path(owner).parent.name
+    image_folder = Path(image).parent.name
+    folders = f"{folder}/{owner_folder} and {folder}/{image_folder}"
     raise RequestError(f"it would be the mask of both {owner} and {image}: put their masks into {folders}", mask)
