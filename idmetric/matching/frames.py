@@ -29,7 +29,6 @@ from idmetric.metric.images import MAX_PIXELS, ImageReadError, checked_path
 CONTAINERS = "mov,matroska,avi,gif"
 _HDR = (16, 18)  # FFmpeg's AVCOL_TRC_SMPTE2084 (PQ) and AVCOL_TRC_ARIB_STD_B67 (HLG)
 _UNSPECIFIED = 2  # FFmpeg's AVCOL_SPC_UNSPECIFIED; that of a range is 0
-_SHOWN_BY_VP8 = 0x10  # bit of a packet's first byte (RFC 6386, 9.1)
 _AGAIN = "write it again: ffmpeg -i IN -c:v libx264 -crf 15 OUT.mp4"
 _TO_SDR = (
     "convert it to SDR: ffmpeg -i IN -vf zscale=t=linear:npl=100,format=gbrpf32le,zscale=p=bt709,tonemap=hable,"
@@ -93,7 +92,7 @@ def times(path: StrPath) -> NDArray[np.float64]:
     """(frames,) seconds of a video's frames since the first, found without decoding; errors as `frames`."""
     path = Path(path)
     with _opened(path) as (container, stream):
-        stamps = sorted(_stamp(path, packet) for packet in container.demux(stream) if _is_shown(packet, stream))
+        stamps = sorted(_stamp(path, packet) for packet in container.demux(stream) if _is_shown(packet))
         seconds = np.array(stamps, np.float64) * float(stream.time_base)
     if not len(seconds) or (np.diff(seconds) <= 0).any():
         _refuse(path, f"it has no frames, or several of one time stamp: {_AGAIN}")
@@ -114,13 +113,12 @@ def _decoded(path: Path) -> Iterator[Frame]:
         for number, packet in enumerate(container.demux(stream)):
             if number == 0 and not packet.is_keyframe:
                 _refuse(path, f"it does not begin with a key frame: {_AGAIN}")
-            if _is_shown(packet, stream):
+            if _is_shown(packet):
                 heapq.heappush(awaited, _stamp(path, packet))
             for frame in packet.decode():
                 is_damaged = frame.is_corrupt or not awaited or frame.pts != heapq.heappop(awaited)
                 if is_damaged or (stamps and frame.pts <= stamps[-1]):
                     _refuse(path, f"it is damaged at frame {len(stamps)}: {_AGAIN}")
-                _check_size(path, frame)
                 _set_colors(frame, *colors)
                 stamps.append(frame.pts)
                 seconds = (frame.pts - stamps[0]) * float(stream.time_base)
@@ -165,24 +163,17 @@ def _video_stream(path: Path, container: Any) -> Any:
         _refuse(path, "FFmpeg has no decoder for it: convert it to H.264")
     if int(stream.codec_context.color_trc) in _HDR:
         _refuse(path, f"it is HDR: {_TO_SDR}")
-    _check_size(path, stream)
+    if stream.width * stream.height > MAX_PIXELS:
+        _refuse(path, f"frames of {stream.width} x {stream.height} pixels are too large: make them smaller")
     is_vp = stream.codec_context.name in ("vp8", "vp9")
     if is_vp and {key.lower(): value for key, value in stream.metadata.items()}.get("alpha_mode") == "1":
         _refuse(path, "its transparency cannot be read: ffmpeg -c:v libvpx-vp9 -i IN -c:v ffv1 OUT.mkv")
     return stream
 
 
-def _check_size(path: Path, picture: Any) -> None:
-    """ClipError if a stream or a frame has more pixels than an image may have."""
-    if picture.width * picture.height > MAX_PIXELS:
-        _refuse(path, f"frames of {picture.width} x {picture.height} pixels are too large: make them smaller")
-
-
-def _is_shown(packet: Any, stream: Any) -> bool:
+def _is_shown(packet: Any) -> bool:
     """Whether a packet gives a frame: an empty one marks the end, others are cut off by an edit list."""
-    if not packet.size or packet.is_discard:
-        return False
-    return stream.codec_context.name != "vp8" or bool(memoryview(packet)[0] & _SHOWN_BY_VP8)
+    return bool(packet.size) and not packet.is_discard
 
 
 def _stamp(path: Path, packet: Any) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -337,6 +336,8 @@ def test_objects_of_categories(tmp_path: Path) -> None:
     ):  # other runs make other identities
         assert other.jobs[0].row["identity"] != task.jobs[0].row["identity"]
     assert len(object_task(["church"], turbo, WORDS, domain="landmark").jobs) == 80  # ILGen, 4.1
+    bare = run_jobs(object_task(["fog"], turbo, WORDS, each=2, remover=None), tmp_path).table
+    assert (len(bare), bare["mask"].isna().all()) == (2, True)  # for another program to cut out
 
 
 # The command
@@ -402,30 +403,6 @@ def test_shards_together_are_one_run(quick: None, tmp_path: Path, capsys: pytest
     with pytest.raises(SystemExit):
         call(*words, "-o", out, "--shard", "3/2")
     assert "'3/2'" in capsys.readouterr().err
-
-
-def test_objects_with_masks_of_another_program(quick: None, tmp_path: Path) -> None:
-    """The step of RMBG by any program: objects, `idmetric data masks --from`, then relighting."""
-    from idmetric.cli import data as cli
-
-    (tmp_path / "objects.txt").write_text("mug\nfog\n")
-    words = (tmp_path / "objects.txt", "--task", "objects", "--each", 2, "--remover", "none")
-    assert call(*words, "-o", tmp_path / "bare.csv") == 0
-    bare = read(tmp_path / "bare.csv")
-    assert bare["category"].tolist() == ["mug"] * 2 + ["fog"] * 2
-    assert bare["mask"].isna().all()
-    for source in bare["path"]:
-        mask = Image.new("L", (64, 64))
-        ImageDraw.Draw(mask).rectangle((10, 10, 40, 50), fill=255)
-        path = tmp_path / "masks" / Path(source).relative_to(tmp_path / "bare_images")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        mask.save(path)
-
-    masks = ["masks", tmp_path / "bare.csv", "--from", tmp_path / "masks", "-o", tmp_path / "masked.csv"]
-    assert cli.main([str(word) for word in masks]) == 0
-    assert call(tmp_path / "masked.csv", "--task", "relight", "-o", tmp_path / "train.parquet") == 0
-    relit = read(tmp_path / "train.parquet")
-    assert Counter(relit["identity"]) == dict.fromkeys(bare["identity"], 4)
 
 
 def test_a_task_has_the_options_of_its_function(

@@ -248,16 +248,6 @@ def test_an_avi_has_its_frames_in_order_of_display_or_is_refused(tmp_path: Path)
         list(frames(path))
 
 
-def test_frames_of_vp8_that_are_not_shown_do_not_count(tmp_path: Path) -> None:
-    path = write_video(tmp_path / "a.webm", [picture(number) for number in range(20)], 25, codec="libvpx")
-    data = bytearray(path.read_bytes())
-    position, _, _ = packets_of(path)[4]
-    data[position] &= 0xEF
-    path.write_bytes(data)
-    assert [number_of(frame.image) for frame in frames(path)] == [number for number in range(20) if number != 4]
-    assert len(times(path)) == 19
-
-
 def test_frames_of_too_many_pixels_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_video(tmp_path / "a.mp4", [picture(3)] * 3)
     monkeypatch.setattr(reader, "MAX_PIXELS", 96 * 64 - 1)
