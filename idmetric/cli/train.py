@@ -64,12 +64,8 @@ def _add_arguments(parser: ArgumentParser, name: str) -> None:
     parser.epilog = _EPILOG.format(name=name)
     files = parser.add_argument_group("data and result")
     add = files.add_argument
-    add(
-        "--data",
-        type=Path,
-        metavar="PATH",
-        help="manifest to train on (.parquet, .csv, .jsonl), or folder with one folder per identity",
-    )
+    text = "manifest to train on (.parquet, .csv, .jsonl), or folder with one folder per identity"
+    add("--data", type=Path, metavar="PATH", help=text)
     add("--out", type=Path, metavar="DIR", help="folder of the run, new or to be resumed")
     add("--config", type=Path, metavar="FILE", help="read the settings below from a .json or .toml file")
     add("--smoke", action="store_true", help="a small random model and few steps, to test the setup")
@@ -131,9 +127,7 @@ def run(name: str, module: Any, args: Namespace) -> Stopped | None:
             if args.out is None and not args.dry_run:
                 raise ValueError("--out DIR is needed: the folder of the run")
             if args.data is None and not args.smoke:
-                raise ValueError(
-                    "--data PATH is needed: the manifest or folder to train on (or --smoke, which renders its own)"
-                )
+                raise ValueError("--data PATH is needed: a manifest, or a folder (or --smoke, which renders its own)")
             config, settings = configure(module, args)
             processes = stack.enter_context(contextlib.closing(Processes(settings.precision, args.cpu)))
             if args.dry_run:

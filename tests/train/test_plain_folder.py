@@ -32,6 +32,12 @@ def train(recipe: str, data: Path, out: Path, *options: str) -> int:
     return main(["train", recipe, "--data", str(data), "--out", str(out), *quick, *options])
 
 
+def mining(plain: Path) -> list[str]:
+    """The command that mines negatives; a file to write follows."""
+    photos = str(plain.with_suffix(".csv"))
+    return ["data", "mine", "negatives", photos, "--model", "tiny", "--device", "cpu", "--quiet", "-o"]
+
+
 def test_ilgen_trains_on_a_plain_folder(plain: Path, tmp_path: Path) -> None:
     assert train("ilgen", plain, tmp_path / "run", "--images", "3", "--classes", "6", "--epochs", "1") == 0
 
@@ -42,20 +48,7 @@ def test_idsim_names_the_command_that_mines_triplets_of_a_plain_folder(
     assert train("idsim", plain, tmp_path / "run") == 1
     assert "for a folder of photos alone `idmetric data mine negatives` does" in capsys.readouterr().err
     mined = tmp_path / "mined.csv"
-    mine = [
-        "data",
-        "mine",
-        "negatives",
-        str(plain.with_suffix(".csv")),
-        "--model",
-        "tiny",
-        "--device",
-        "cpu",
-        "--quiet",
-        "-o",
-        str(mined),
-    ]
-    assert main(mine) == 0
+    assert main([*mining(plain), str(mined)]) == 0
     assert train("idsim", mined, tmp_path / "run", "--epochs", "1", "--validate-every", "0") == 0
     assert "idmetric data mine negatives photos.parquet" in (PAGES / "idsim.md").read_text(encoding="utf-8")
 
@@ -90,19 +83,7 @@ def test_a_batch_that_the_photos_do_not_fill_is_refused_with_its_option(
         pytest.importorskip("transformers")
     if recipe == "idsim":
         data = tmp_path / "mined.csv"
-        mine = [
-            "data",
-            "mine",
-            "negatives",
-            str(plain.with_suffix(".csv")),
-            "--model",
-            "tiny",
-            "--device",
-            "cpu",
-            "--quiet",
-            "-o",
-        ]
-        assert main([*mine, str(data)]) == 0
+        assert main([*mining(plain), str(data)]) == 0
     assert train(recipe, data, tmp_path / "run", *options) == 1
     named = "--classes" if recipe == "ilgen" else "--batch-size"
     assert named in capsys.readouterr().err
