@@ -64,7 +64,11 @@ def nearest(queries: NDArray[np.floating], vectors: Single, k: int) -> tuple[Int
     """
     if not len(vectors):
         raise ValueError("there is nothing to search in")
-    rows, score = _search(unit(queries), vectors, min(k, len(vectors)), lambda a, b: -distances(a, b))
+
+    def nearness(queries: Single, vectors: Single) -> Double:
+        return -distances(queries, vectors)
+
+    rows, score = _search(unit(queries), vectors, min(k, len(vectors)), nearness)
     return rows, -score
 
 
@@ -94,13 +98,16 @@ def nearest_other(
     Raises:
         ValueError: if k is below 1, or a vector is zero or not finite; the message names the first one.
     """
-    anchor_rows = np.arange(len(vectors)) if anchors is None else anchors
-    pool_rows = np.arange(len(vectors)) if pool is None else np.unique(pool)
-    queries, candidates = unit(vectors, anchor_rows), unit(vectors, pool_rows)
+    all_rows = np.arange(len(vectors))
+    anchor_rows = all_rows if anchors is None else anchors
+    pool_rows = all_rows if pool is None else np.unique(pool)
+    queries = unit(vectors, anchor_rows)
+    candidates = unit(vectors, pool_rows)
+    anchor_groups = groups[anchor_rows, None]
     pool_groups = groups[pool_rows]
 
     def excluded(block: slice, similarity: Single) -> NDArray[np.bool_]:
-        is_excluded: NDArray[np.bool_] = groups[anchor_rows[block], None] == pool_groups
+        is_excluded: NDArray[np.bool_] = anchor_groups[block] == pool_groups
         if ceiling is not None:
             is_excluded |= _reaches(ceiling, similarity, queries[block], candidates)
         return is_excluded
@@ -159,15 +166,18 @@ def _shortlist(similarity: Single, k: int) -> tuple[Ints, Ints]:
     best = torch.from_numpy(similarity).topk(min(k, count), 1, sorted=False).values
     least = best.amin(1, keepdim=True).numpy() - _NOISE
     least = np.maximum(least, np.finfo(np.float32).min)  # -inf of a query with fewer than k rows
-    query, row = np.divmod(np.flatnonzero(similarity >= least), count)
+    cells = np.flatnonzero(similarity >= least)
+    query, row = np.divmod(cells, count)
     return query, row
 
 
 def _reaches(ceiling: float, similarity: Single, queries: Single, vectors: Single) -> NDArray[np.bool_]:
     """True (Q, N) where the cosine is at least the ceiling, in six decimals."""
     reaches: NDArray[np.bool_] = similarity > ceiling + _NOISE
-    query, row = np.nonzero(~reaches & (similarity > ceiling - _NOISE))  # on either side of it, maybe
-    reaches[query, row] = comparable(_measured(cosines, queries, vectors, query, row)) >= comparable(ceiling)
+    is_open = ~reaches & (similarity > ceiling - _NOISE)  # on either side of it, maybe
+    query, row = np.nonzero(is_open)
+    cosine = _measured(cosines, queries, vectors, query, row)
+    reaches[query, row] = comparable(cosine) >= comparable(ceiling)
     return reaches
 
 

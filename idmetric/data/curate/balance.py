@@ -15,6 +15,7 @@ from hashlib import blake2b
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from idmetric.data.manifest import take, with_columns
 from idmetric.data.split import followers, image_keys, without_orphans
@@ -42,8 +43,9 @@ def balanced(sizes: Mapping[str, int], total: int) -> dict[str, int]:
 
 def shares(count: int, ratio: Sequence[float]) -> list[int]:
     """Whole numbers in the proportions of a ratio that sum to `count`."""
-    ends = np.floor(np.cumsum(ratio) / np.sum(ratio) * count + 0.5 + 1e-9).astype(int)
-    counts: list[int] = np.diff(ends, prepend=0).tolist()
+    ends = np.cumsum(ratio) / np.sum(ratio) * count
+    whole_ends = np.floor(ends + 0.5 + 1e-9).astype(int)
+    counts: list[int] = np.diff(whole_ends, prepend=0).tolist()
     return counts
 
 
@@ -52,9 +54,10 @@ def shares(count: int, ratio: Sequence[float]) -> list[int]:
 
 def identities(table: pd.DataFrame) -> pd.DataFrame:
     """The first row of each identity, without followers; an empty dataset, domain or category is ""."""
-    own = take(table, table["identity"].notna() & ~followers(table))
-    kinds = own[["dataset", "domain", "category"]].fillna("")
-    return own.assign(**kinds).drop_duplicates("identity", ignore_index=True)
+    is_own = table["identity"].notna() & ~followers(table)
+    firsts = take(table, is_own).drop_duplicates("identity", ignore_index=True)
+    kinds = firsts[["dataset", "domain", "category"]].fillna("")
+    return firsts.assign(**kinds)
 
 
 def drawn(firsts: pd.DataFrame, column: str, quotas: Mapping[str, int], seed: int) -> list[str]:
@@ -65,13 +68,16 @@ def drawn(firsts: pd.DataFrame, column: str, quotas: Mapping[str, int], seed: in
     """
     chosen: list[str] = []
     for name, rows in firsts.groupby(column):
-        chosen += lowest(rows["identity"], quotas.get(name, 0), (seed, "identity"))
+        quota = quotas.get(name, 0)
+        chosen += lowest(rows["identity"], quota, (seed, "identity"))
     return chosen
 
 
 def choose(table: pd.DataFrame, quotas: Mapping[str, int], seed: int = 0) -> pd.DataFrame:
     """All rows of a random selection of identities by the quota of each dataset, with their followers."""
-    return keep_identities(table, drawn(identities(table), "dataset", quotas, seed))
+    firsts = identities(table)
+    chosen = drawn(firsts, "dataset", quotas, seed)
+    return keep_identities(table, chosen)
 
 
 def two_views(table: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
@@ -81,7 +87,8 @@ def two_views(table: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
     """
     places = _places(table, seed)
     sizes = places.groupby(table["identity"]).transform("size")
-    chosen = places[(sizes >= 2) & (places < 2)].sort_index()
+    is_chosen = (sizes >= 2) & (places < 2)
+    chosen = places[is_chosen].sort_index()
     pairs = take(table, chosen.index)
     slots = chosen.map({0: "anchor", 1: "positive"})
     return with_columns(pairs, group=pairs["identity"], slot=slots)
@@ -139,20 +146,21 @@ def lowest(names: Iterable[str], count: int, seed: Sequence[Hashable]) -> list[s
 def hashed(*parts: Hashable) -> int:
     """A pseudorandom number in 0..2^64 - 1 that the parts determine."""
     text = "\0".join(map(str, parts))
-    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
+    digest = blake2b(text.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big")
 
 
 def keep_identities(table: pd.DataFrame, chosen: Collection[str]) -> pd.DataFrame:
     """The rows of these identities with their followers."""
-    is_chosen = table["identity"].isin(chosen).to_numpy()
-    return take(table, without_orphans(table, is_chosen | followers(table)))
+    is_chosen = table["identity"].isin(chosen)
+    return _with_followers(table, is_chosen.to_numpy())
 
 
 def keep_images(table: pd.DataFrame, count: int, seed: int = 0) -> pd.DataFrame:
     """At most `count` images of each identity, drawn uniformly, with their followers."""
     places = _places(table, seed)
-    is_chosen = table.index.isin(places.index[places < count])
-    return take(table, without_orphans(table, is_chosen | followers(table)))
+    chosen = places.index[places < count]
+    return _with_followers(table, table.index.isin(chosen))
 
 
 def _places(table: pd.DataFrame, seed: int) -> pd.Series:
@@ -161,5 +169,12 @@ def _places(table: pd.DataFrame, seed: int) -> pd.Series:
     hashes = []
     for identity, name in zip(own["identity"], own["id"], strict=True):
         hashes.append(hashed(seed, "image", identity, name))
-    shuffled = own.iloc[np.argsort(np.array(hashes, dtype=np.uint64))]
+    order = np.argsort(np.array(hashes, dtype=np.uint64))
+    shuffled = own.iloc[order]
     return shuffled.groupby("identity").cumcount()
+
+
+def _with_followers(table: pd.DataFrame, is_chosen: NDArray[np.bool_]) -> pd.DataFrame:
+    """The chosen rows with the followers of them."""
+    is_kept = without_orphans(table, is_chosen | followers(table))
+    return take(table, is_kept)

@@ -49,8 +49,9 @@ def inherit_masks(table: pd.DataFrame) -> pd.DataFrame:
     parents = parent_rows(table)
     masks = table["mask"].to_numpy(copy=True)
     may_inherit = table["role"].isin(_IN_PLACE).to_numpy() & (parents >= 0)
-    for _ in range(len(table)):  # a parent may inherit too
-        rows = np.flatnonzero(may_inherit & pd.isna(masks) & pd.notna(masks[parents]))
+    while True:  # a parent may inherit too
+        is_missing = pd.isna(masks)
+        rows = np.flatnonzero(may_inherit & is_missing & ~is_missing[parents])
         if not len(rows):
             break
         masks[rows] = masks[parents[rows]]
@@ -65,5 +66,6 @@ def require_masks(table: pd.DataFrame) -> None:
     """
     missing = table["id"][table["mask"].isna()]
     if len(missing):
-        listed = ", ".join(first_few([f"row {row + 1} ({name})" for row, name in missing.items()]))
-        raise ManifestError(f"{len(missing)} of {len(table)} rows lack a mask: {listed}; fill column 'mask'")
+        rows = [f"row {row + 1} ({name})" for row, name in missing.items()]
+        listed = ", ".join(first_few(rows))
+        raise ManifestError(f"{len(rows)} of {len(table)} rows lack a mask: {listed}; fill column 'mask'")

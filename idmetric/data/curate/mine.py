@@ -71,9 +71,14 @@ def hard_negatives(
     rows, similarity = _unfilled(len(anchors), k)
     for name in pd.unique(split[anchors]):
         is_part = split[anchors] == name
-        candidates = pool[split[pool] == name]
         rows[is_part], similarity[is_part] = nearest_other(
-            vectors, families, k, anchors=anchors[is_part], pool=candidates, ceiling=ceiling, progress=progress
+            vectors,
+            families,
+            k,
+            anchors=anchors[is_part],
+            pool=pool[split[pool] == name],
+            ceiling=ceiling,
+            progress=progress,
         )
     negatives = _pairs(anchors, rows, similarity)
 
@@ -174,9 +179,12 @@ def text_pools(table: pd.DataFrame, families: Ints, is_usable: NDArray[np.bool_]
     """Rows with the same text in the same split, if they are of at least two families."""
     words = table["text"].fillna("").map(plain_text)
     is_usable = is_usable & table["identity"].notna() & (words != "")
-    rows = table.assign(words=words, family=families, split=table["split"].fillna(""))[is_usable]
-    pools = rows.groupby(["split", "words"], sort=False)
-    return [pool.index.to_numpy() for _, pool in pools if pool["family"].nunique() > 1]
+    rows = table.assign(words=words, family=families)[is_usable]
+    pools = []
+    for _, pool in rows.groupby(["split", "words"], dropna=False, sort=False):
+        if pool["family"].nunique() > 1:
+            pools.append(pool.index.to_numpy())
+    return pools
 
 
 def query_rows(table: pd.DataFrame) -> Ints:
@@ -222,23 +230,25 @@ def query_negatives(
     placed = []
     for _, rows in searched.groupby(["dataset", "split"], dropna=False, sort=False):
         queries = rows[rows["slot"] == "query"]
-        candidates = rows[rows["slot"] == "positive"].drop_duplicates("target")
+        different = rows[rows["slot"] == "positive"].drop_duplicates("target")
         own = [own_targets.get(group, set()) for group in queries["group"]]
         ranked, similarity = nearest_other(
             vectors,
             np.arange(len(vectors)),
             skip + depth + max(map(len, own), default=0),
             anchors=queries.index.to_numpy(),
-            pool=candidates.index.to_numpy(),
+            pool=different.index.to_numpy(),
             progress=progress,
         )
         for number, query in enumerate(queries.itertuples()):
-            is_other = (ranked[number] >= 0) & ~np.isin(targets[ranked[number]], list(own[number]))
-            window = np.flatnonzero(is_other)[skip : skip + depth]
+            candidates = ranked[number]
+            is_own = np.isin(targets[candidates], list(own[number]))
+            others = np.flatnonzero(~is_own & (candidates >= 0))
+            window = others[skip : skip + depth]
             rng = np.random.default_rng(hashed(seed, "negatives", query.id))
             drawn = np.sort(rng.permutation(len(window))[:k])
             for rank in window[drawn]:
-                placed.append((ranked[number, rank], query.group, "negative", similarity[number, rank]))
+                placed.append((candidates[rank], query.group, "negative", similarity[number, rank]))
     return grouped(table, pd.DataFrame(placed, columns=["row", "group", "slot", "similarity"]))
 
 

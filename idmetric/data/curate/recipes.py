@@ -140,7 +140,9 @@ def ilgen_quotas(variant: str = "all", count: int | None = None) -> dict[str, in
     full = {domain: counts.instances for domain, counts in ILGEN.items() if variant in ("all", domain)}
     if variant == "all":
         full["generic"] //= 2
-    return dict(zip(full, shares(count or sum(full.values()), list(full.values())), strict=True))
+    sizes = list(full.values())
+    quotas = shares(count or sum(sizes), sizes)
+    return dict(zip(full, quotas, strict=True))
 
 
 def ilgen(
@@ -279,9 +281,11 @@ def trainable(table: pd.DataFrame, existing: Existing) -> Curated:
 
 def whole_groups(before: pd.DataFrame, after: pd.DataFrame) -> pd.DataFrame:
     """`after` without groups that lost a row; their other rows stay as single images."""
-    sizes = [table["group"].value_counts() for table in (before, after)]
-    is_whole = after["group"].map(sizes[0]) == after["group"].map(sizes[1])
-    return after.assign(group=after["group"].where(is_whole, None), slot=after["slot"].where(is_whole, None))
+    group = after["group"]
+    size_before = group.map(before["group"].value_counts())
+    size_after = group.map(group.value_counts())
+    is_whole = size_before == size_after
+    return after.assign(group=group.where(is_whole, None), slot=after["slot"].where(is_whole, None))
 
 
 def short_of(found: int, wanted: int, of: str = "") -> list[str]:

@@ -19,7 +19,7 @@ from idmetric.data.curate.balance import hashed, shares
 from idmetric.data.curate.mine import grouped, with_parents_found
 from idmetric.data.manifest import ManifestError, merge, take
 from idmetric.data.nearest import Ints
-from idmetric.data.split import blocks, parent_rows, split_name
+from idmetric.data.split import blocks, followers, parent_rows, split_name
 
 MIXTURES = ("real", "context", "identity")
 SLOTS = ("anchor", "positive", "negative")
@@ -162,7 +162,8 @@ def _real(table: pd.DataFrame) -> dict[str, Draw]:
         triplets.setdefault(identity, []).append(slots)
 
     def draw(options: list[list[Ints]], rng: np.random.Generator) -> Triplet:
-        anchor, positive, negative = (int(rng.choice(rows)) for rows in options[rng.integers(len(options))])
+        slots = options[rng.integers(len(options))]
+        anchor, positive, negative = map(rng.choice, slots)
         return anchor, positive, negative
 
     return {name: partial(draw, options) for name, options in triplets.items()}
@@ -177,8 +178,8 @@ def _context(table: pd.DataFrame) -> dict[str, Draw]:
 
     def draw(name: str, rng: np.random.Generator) -> Triplet | None:
         pairing = PAIRINGS[rng.integers(3)]
-        first, second = rng.permutation(edits[name])[:2].tolist()
-        original = int(rng.choice(originals[name]))
+        first, second = rng.permutation(edits[name])[:2]
+        original = rng.choice(originals[name])
         if pairing == "original-edited":
             anchor, positive = original, first
         elif pairing == "edited-original":
@@ -188,8 +189,8 @@ def _context(table: pd.DataFrame) -> dict[str, Draw]:
         stranger = draw_stranger(rng, anchor)
         if stranger is None:
             return None
-        kind = (originals, edits)[rng.integers(2)]
-        return anchor, positive, int(rng.choice(kind[stranger]))
+        images = (originals, edits)[rng.integers(2)]
+        return anchor, positive, rng.choice(images[stranger])
 
     return {name: partial(draw, name) for name in names}
 
@@ -202,10 +203,10 @@ def _strangers(table: pd.DataFrame, rows: Mapping[str, int]) -> Callable[[np.ran
     """
     family = blocks(table, groups=False)
     names = sorted(rows)
-    has_several = len(np.unique(family[list(rows.values())])) > 1
+    families = {family[row] for row in rows.values()}
 
     def draw(rng: np.random.Generator, row: int) -> str | None:
-        while has_several:
+        while len(families) > 1:
             name = names[rng.integers(len(names))]
             if family[rows[name]] != family[row]:
                 return name
@@ -218,18 +219,19 @@ def _identity(table: pd.DataFrame, originals: float) -> dict[str, Draw]:
     """identity -> function that draws two of its originals, and an identity-edit of one of its images or, with
     probability `originals`, an original of another instance."""
     real = _rows_of(table, table["role"] == "real")
-    parents = parent_rows(table)
-    edited = table["identity"].iloc[parents].reset_index(drop=True)  # the identity that was edited
-    is_edit = (table["role"] == "identity-edit") & (parents >= 0) & (edited != table["identity"])
+    is_edit = (table["role"] == "identity-edit") & followers(table)
+    edited = table["identity"].iloc[parent_rows(table)].reset_index(drop=True)  # the identity that was edited
     edits = table.groupby(edited.where(is_edit)).indices
     draw_stranger = _strangers(table, {name: rows[0] for name, rows in real.items()})
 
     def draw(name: str, rng: np.random.Generator) -> Triplet | None:
-        anchor, positive = rng.permutation(real[name])[:2].tolist()
+        anchor, positive = rng.permutation(real[name])[:2]
         if rng.random() >= originals:
-            return anchor, positive, int(rng.choice(edits[name]))
+            return anchor, positive, rng.choice(edits[name])
         stranger = draw_stranger(rng, anchor)
-        return None if stranger is None else (anchor, positive, int(rng.choice(real[stranger])))
+        if stranger is None:
+            return None
+        return anchor, positive, rng.choice(real[stranger])
 
     return {name: partial(draw, name) for name in sorted(edits) if len(real.get(name, ())) >= 2}
 
@@ -243,8 +245,9 @@ _NEEDS = {
 
 def _written(table: pd.DataFrame, triplets: list[Triplet], name: str) -> pd.DataFrame:
     """The rows of triplets as groups of a subset."""
-    placed = pd.DataFrame({"row": np.ravel(triplets), "slot": SLOTS * len(triplets)})
-    placed["group"] = [f"{name}-{number // 3:06d}" for number in range(len(placed))]
+    rows = np.ravel(triplets)
+    groups = [f"{name}-{number:06d}" for number in range(len(triplets))]
+    placed = pd.DataFrame({"row": rows, "group": np.repeat(groups, 3), "slot": SLOTS * len(triplets)})
     if name == "real" and "x_similarity" in table:
-        placed["similarity"] = table["x_similarity"].loc[placed["row"]].to_numpy()
+        placed["similarity"] = table["x_similarity"].to_numpy()[rows]
     return grouped(table, placed).assign(x_mixture=name)
