@@ -1,9 +1,8 @@
 """Tables that people and spreadsheets write, and numbers, columns and CSV for them to read.
 
 The only place that reads CSV and JSON lines. A table may be separated by commas, semicolons or tabs, and be UTF-8 or
-UTF-16, with or without a byte order mark. Spaces around cells that are not in quotes do not count, nor do rows without
-any text. What cannot be read is refused by its row and column. Rows are counted from 1 with the header, as spreadsheets
-count them.
+UTF-16, with or without a byte order mark. Rows without any text do not count. What cannot be read is refused by its row
+and column. Rows are counted from 1 with the header, as spreadsheets count them.
 
 Also the only place that writes CSV for people and spreadsheets. A spreadsheet runs a cell that begins with = + - @ as a
 formula, even if it is the name of a file. As OWASP advises (CSV Injection), such text gets a single quote in front.
@@ -15,12 +14,11 @@ stay as it is, letter by letter.
 from __future__ import annotations
 
 import csv
+import io
 import math
 import re
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -122,8 +120,7 @@ def _cell(value: Any) -> Any:
 
 # Reading
 
-SEPARATORS = ("\t", ",", ";")  # of several that split all rows alike, the first counts: tabs are rare in names
-_SAMPLE = 100  # rows that decide on the separator
+SEPARATORS = (",", ";", "\t")
 _NUMBER_WITH_COMMA = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?", re.ASCII)
 _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}", re.ASCII)
 _KINDS = {bool: "true or false", int: "a number", float: "a number", str: "text", list: "a list", dict: "an object"}
@@ -252,71 +249,33 @@ def plain_name(name: str) -> str:
 
 
 def read_cells(data: bytes, separators: Sequence[str] = SEPARATORS) -> list[TableRow]:
-    """The rows of a table that have any text, with their cells; TableError naming the cell that cannot be read."""
+    """The rows of a table that have any text, split by the separator that its first row has most of.
+
+    Spaces before a cell do not count.
+
+    Raises:
+        TableError: naming the row that cannot be read.
+    """
     if data.startswith(b"PK\x03\x04"):
         raise TableError("it is an archive or a workbook (.xlsx), not text: save the sheet as CSV")
     try:
         text = decoded_text(data)
     except UnicodeDecodeError as error:
-        before = decoded_text(data[: error.start], error.encoding)
-        damaged_row = _rows(f"{before}?", separators)[-1]
-        where = cell_name(damaged_row.number, str(len(damaged_row.cells)))
-        raise TableError(f"{where}: it is not {error.encoding.upper()} text: save the table as UTF-8") from error
-    return _rows(text, separators)
+        row = data.count(b"\n", 0, error.start) + 1
+        raise TableError(f"row {row}: it is not {error.encoding.upper()} text: save the table as UTF-8") from error
 
-
-def _rows(text: str, separators: Sequence[str]) -> list[TableRow]:
-    return list(_split(text, _separator(text, separators)))
-
-
-def _separator(text: str, separators: Sequence[str]) -> str:
-    """The separator by which most of the first rows have as many cells as the first one, and it several."""
-    best = ","
-    most = 0
-    for separator in separators:
-        try:
-            rows = list(islice(_split(text, separator), _SAMPLE))
-        except TableError:  # of quotes that stand elsewhere in cells
-            continue
-        widths = [len(row.cells) for row in rows]
-        if not widths or widths[0] < 2:
-            continue
-        same = widths.count(widths[0])
-        if same > most:
-            best = separator
-            most = same
-    if not most:
-        list(islice(_split(text, best), _SAMPLE))
-    return best
-
-
-@lru_cache
-def _cell_pattern(separator: str) -> re.Pattern[str]:
-    """A cell in quotes, or else one without, and what ends it."""
-    stop = re.escape(separator)
-    end = rf"({stop}|\r\n|\r|\n|\Z)"
-    return re.compile(rf'[ ]*"([^"]*(?:""[^"]*)*)"[ ]*{end}|([^{stop}\r\n]*){end}')
-
-
-def _split(text: str, separator: str) -> Iterator[TableRow]:
-    number = 1
-    cells: list[str] = []
-    for match in _cell_pattern(separator).finditer(text):
-        quoted, quoted_end, cell, end = match.groups()
-        if quoted is None:
-            cell = cell.strip()
-            if cell.startswith('"'):
-                where = cell_name(number, str(len(cells) + 1))
-                raise TableError(f'{where}: its quotes do not end, or text follows: write a quote in it as ""')
-        else:
-            cell = quoted.replace('""', '"')
-            end = quoted_end
-        cells.append(cell)
-        if end != separator:
-            if any(cells):
-                yield TableRow(number, cells)
-            cells = []
-            number += 1
+    header = text.lstrip("\r\n").partition("\n")[0]
+    separator = max(separators, key=header.count)
+    rows = []
+    number = 0
+    try:
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, skipinitialspace=True, strict=True)
+        for number, cells in enumerate(reader, 1):
+            if any(cell.strip() for cell in cells):
+                rows.append(TableRow(number, cells))
+    except csv.Error as error:  # such as of quotes that do not end
+        raise TableError(f"row {number + 1}: {error}") from error
+    return rows
 
 
 def cell_name(number: int, column: str) -> str:

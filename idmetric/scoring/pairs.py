@@ -5,8 +5,6 @@ Nothing here loads NumPy for paths, so that a command finds a mistake in them be
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import os
 import sys
@@ -18,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from idmetric.metric import paths
 from idmetric.metric.errors import RequestError
-from idmetric.metric.files import MOST_BYTES, StrPath, decoded_text, file_id, shown
+from idmetric.metric.files import MOST_BYTES, StrPath, file_id, shown
+from idmetric.tables import TableError, read_cells
 
 if TYPE_CHECKING:
     from idmetric.metric.embedding import Embedding
@@ -271,7 +270,7 @@ def read_pairs(path: StrPath, on_error: str = "fail") -> ScoreRequest:
                 skipped[f"{path}, pair {number}"] = str(error)
         if not pairs:
             raise RequestError("it holds no pairs")
-    except (RequestError, OSError) as error:
+    except (RequestError, TableError, OSError) as error:
         raise RequestError(f"cannot read {str(path)!r}: {error}") from error
     return ScoreRequest(pairs=pairs, skipped=skipped)
 
@@ -282,20 +281,7 @@ def _lines(path: StrPath) -> list[list[str]]:
         data = opened.read(MOST_BYTES + 1)
     if len(data) > MOST_BYTES:
         raise RequestError(f"it has more than {MOST_BYTES} bytes")
-    try:
-        text = decoded_text(data)
-    except UnicodeDecodeError as error:
-        raise RequestError(
-            f"byte {error.start + 1} is not {error.encoding.upper()}: save the table as UTF-8"
-        ) from error
-    header = text.partition("\n")[0]
-    separator = max(",;\t", key=header.count)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, skipinitialspace=True, strict=True)
-    try:
-        lines = [[cell.strip() for cell in line] for line in reader]
-    except csv.Error as error:
-        raise RequestError(f"line {reader.line_num}: {error}") from error
-    return [line for line in lines if any(line)]
+    return [row.cells for row in read_cells(data)]
 
 
 def _columns(header: Sequence[str]) -> list[str]:

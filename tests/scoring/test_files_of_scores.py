@@ -184,7 +184,7 @@ def test_a_file_that_is_no_table_of_text_is_refused_by_its_name(tmp_path: Path, 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
 def test_tables_of_spreadsheets_are_read(tmp_path: Path, encoding: str) -> None:
-    (tmp_path / "p.csv").write_bytes('ref\tgen\r\n"café 1.png"\t b.png \r\n\t\r\n'.encode(encoding))
+    (tmp_path / "p.csv").write_bytes('ref\tgen\r\n"café 1.png"\t b.png\r\n\t\r\n'.encode(encoding))
     [pair] = read_pairs(tmp_path / "p.csv").pairs
     assert [Path(image.name).name for image in (pair.a, pair.b)] == ["café 1.png", "b.png"]
 
