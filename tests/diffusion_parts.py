@@ -229,39 +229,6 @@ def lightning_lora(file: Path) -> dict[str, torch.Tensor]:
     return state
 
 
-def grounding_dino(folder: Path) -> None:
-    """Grounding DINO."""
-    from transformers import (
-        BertTokenizer,
-        GroundingDinoConfig,
-        GroundingDinoForObjectDetection,
-        GroundingDinoImageProcessor,
-        GroundingDinoProcessor,
-        SwinConfig,
-    )
-
-    torch.manual_seed(0)
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, *(f"##{letter}" for letter in LETTERS)]
-    vision = SwinConfig(
-        image_size=32, patch_size=4, embed_dim=8, depths=[1, 1, 1], num_heads=[1, 1, 1], window_size=2,
-        out_features=["stage2", "stage3"],
-    )  # fmt: skip
-    text = {
-        "model_type": "bert", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
-        "intermediate_size": 16, "vocab_size": len(words), "max_position_embeddings": 64,
-    }  # fmt: skip
-    config = GroundingDinoConfig(
-        backbone_config=vision, text_config=text, d_model=32, encoder_layers=1, decoder_layers=2,
-        encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16, num_queries=4,
-        num_feature_levels=2, max_text_len=64,
-    )  # fmt: skip
-    GroundingDinoForObjectDetection(config).save_pretrained(folder)
-    vocabulary = folder / "words.txt"
-    vocabulary.write_text("\n".join(words), encoding="utf-8")
-    images = GroundingDinoImageProcessor(size={"shortest_edge": 32, "longest_edge": 64})
-    GroundingDinoProcessor(images, BertTokenizer(str(vocabulary))).save_pretrained(folder)
-
-
 def sam2(folder: Path) -> None:
     """SAM 2."""
     from transformers import Sam2Config, Sam2ImageProcessor, Sam2Model, Sam2Processor

@@ -1,7 +1,4 @@
-"""Regions by words: transformers' pipeline of zero-shot object detection, with OWLv2 (Minderer et al., NeurIPS 2023).
-
-match(metric, subjects, images, detector=WordDetector(["dog", "person"]))
-"""
+"""Regions by words: transformers' pipeline of zero-shot detection, with OWLv2 (Minderer et al., NeurIPS 2023)."""
 
 from __future__ import annotations
 
@@ -23,28 +20,23 @@ from idmetric.metric.embedder import auto_device
 from idmetric.metric.errors import RequestError, understanding
 from idmetric.metric.files import need
 
-_OVERLAP = 0.5  # intersection over union, above which the less confident of two boxes is dropped
-
 
 @dataclass(frozen=True)
 class WordDetector:
     """Finds what words name; its weights (safetensors alone) are loaded at the first use.
 
     Attributes:
-        words: such as ["dog", "person"]; they are the labels of the regions.
+        words: such as ["dog", "person"], the labels of the regions; RequestError without any.
         source: a model of OWLv2's type, `owner/name` on the Hub or a folder; Apache-2.0.
-        revision: commit, branch or tag on the Hub; default its main branch.
         threshold: the lowest score of a detection; default that of transformers.
+        overlap: of two boxes with a larger intersection over union the less confident one is dropped.
         device: such as cuda:1, mps or cpu; default the best available.
-
-    Raises:
-        RequestError: without words.
     """
 
     words: Sequence[str]
     source: str = "google/owlv2-base-patch16-ensemble"
-    revision: str | None = None
     threshold: float = 0.1
+    overlap: float = 0.5
     device: str | None = None
     _lock = Lock()  # `match` reads images in several threads
 
@@ -55,13 +47,13 @@ class WordDetector:
     @cached_property
     def folder(self) -> Path:
         """Where its files are."""
-        return resolve(self.source, FILES, revision=self.revision, advice="in the shell --detector FOLDER")
+        return resolve(self.source, FILES, advice="in the shell --detector FOLDER")
 
     @property
     def signature(self) -> str:
         """Weights, threshold and words."""
-        revision = folder_revision(self.folder)
-        return f"{self.source}@{revision}, threshold {self.threshold:g}, words {', '.join(self.words)}"
+        settings = f"threshold {self.threshold:g}, overlap {self.overlap:g}, words {', '.join(self.words)}"
+        return f"{self.source}@{folder_revision(self.folder)}, {settings}"
 
     @cached_property
     def _pipeline(self) -> Any:
@@ -70,28 +62,27 @@ class WordDetector:
         from transformers import pipeline
 
         device = self.device or auto_device()
-        # in half precision some models fail, and others find other boxes
         model = open_model("Owlv2ForObjectDetection", self.folder, ("owlv2",), dtype=torch.float32, device=device)
-        parts = open_processor("Owlv2Processor", self.folder)
+        words, images = (open_processor(f"Owlv2{part}", self.folder) for part in ("Processor", "ImageProcessor"))
         with understanding(self.folder):
-            check_view(1, parts.image_processor.image_mean, parts.image_processor.image_std)
-        task = "zero-shot-object-detection"
-        return pipeline(task, model=model, tokenizer=parts.tokenizer, image_processor=parts.image_processor)
+            check_view(1, images.image_mean, images.image_std)
+        return pipeline("zero-shot-object-detection", model=model, tokenizer=words.tokenizer, image_processor=images)
 
     def __call__(self, picture: Image.Image) -> list[Region]:
         """The regions of an RGB picture, most confident first."""
-        from torchvision.ops import nms
+        from torchvision.ops import clip_boxes_to_image, nms, remove_small_boxes
 
         prompts = {f"a photo of a {word.strip()}": word.strip() for word in self.words}
         with self._lock:
             found = self._pipeline(picture, candidate_labels=list(prompts), threshold=self.threshold)
-        regions, scores = [], []
-        for detection in found:
-            left, top, right, bottom = (detection["box"][side] for side in ("xmin", "ymin", "xmax", "ymax"))
-            left, right = max(left, 0), min(right, picture.width)
-            top, bottom = max(top, 0), min(bottom, picture.height)
-            if left < right and top < bottom:
-                regions.append(Region((left, top, right, bottom), label=prompts[detection["label"]]))
-                scores.append(detection["score"])
-        boxes = torch.tensor([region.box for region in regions], dtype=torch.float32).reshape(-1, 4)
-        return [regions[number] for number in nms(boxes, torch.tensor(scores), _OVERLAP).tolist()]
+        sides = [[detection["box"][side] for side in ("xmin", "ymin", "xmax", "ymax")] for detection in found]
+        boxes = torch.tensor(sides, dtype=torch.float32).reshape(-1, 4)
+        boxes = clip_boxes_to_image(boxes, (picture.height, picture.width))
+        scores = torch.tensor([detection["score"] for detection in found])
+
+        regions = []
+        rows = remove_small_boxes(boxes, 1)
+        for row in rows[nms(boxes[rows], scores[rows], self.overlap)].tolist():
+            left, top, right, bottom = boxes[row].tolist()
+            regions.append(Region((left, top, right, bottom), label=prompts[found[row]["label"]]))
+        return regions

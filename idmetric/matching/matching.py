@@ -10,7 +10,6 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, get_args
@@ -48,7 +47,8 @@ class MatchRequest:
     """Images and clips that are not read yet, with regions and casts that fit them.
 
     Attributes:
-        sources: images, and paths of clips. names: of each, the name of the image, or of all frames.
+        sources: images, and paths of clips. names: of each, the name of the image, or of all frames; none of a clip
+            that cannot be used.
         find_regions: see `region_files`.
         cast: name of an image, a clip or a frame -> the subjects that should be in it.
         skipped: clip -> why it cannot be used.
@@ -77,19 +77,19 @@ class MatchRequest:
         Raises:
             RequestError, ImageReadError, ClipError: as `match`.
         """
-        all_sources = sources_of(images)
+        sources = sources_of(images)
         if on_error == "fail":
-            check_paths(all_sources)
-        sources, names, skipped = [], [], {}
-        for number, source in enumerate(all_sources):
+            check_paths(sources)
+        names: list[list[str]] = []
+        skipped = {}
+        for number, source in enumerate(sources):
             try:
-                names.append(names_of(source, number, len(all_sources) == 1))
+                names.append(names_of(source, number, len(sources) == 1))
             except ClipError as error:
                 if on_error == "fail":
                     raise
                 skipped[describe(source)] = str(error)
-            else:
-                sources.append(source)
+                names.append([])
         find_regions = region_finder(regions, names)
         clips = [describe(source) for source in sources if is_clip(source)]
         image_names = [name for names_of_source in names for name in names_of_source]
@@ -268,7 +268,7 @@ def embedded_regions(
     metric: Embedder, request: MatchRequest, options: ReadOptions
 ) -> Iterator[tuple[Cutouts, Embedding | None]]:
     """Yield each image with the embedding of each of its regions in turn, or with None if there is none."""
-    stream = embedded(
+    results = embedded(
         _items(request, options),
         metric,
         store=_store_of(metric, options),
@@ -281,18 +281,17 @@ def embedded_regions(
     total = None if options.rate else sum(map(len, request.names))
     done = 0
     last: Cutouts | None = None
-    with closing(stream):
-        for result in stream:
-            image: Cutouts = result.item.source
-            if image is not last and options.progress is not None:
-                done += 1
-                options.progress(done, total)
-            last = image
-            error = result.problem
-            if error is not None:
-                is_own = error.source == image.moment.name
-                image.problem = error.reason if is_own else f"{error.source}: {error.reason}"
-            yield image, result.embedding
+    for result in results:
+        image: Cutouts = result.item.source
+        if image is not last and options.progress is not None:
+            done += 1
+            options.progress(done, total)
+        last = image
+        error = result.problem
+        if error is not None:
+            is_own = error.source == image.moment.name
+            image.problem = error.reason if is_own else f"{error.source}: {error.reason}"
+        yield image, result.embedding
 
 
 def _store_of(metric: Embedder, options: ReadOptions) -> Store | None:
@@ -303,6 +302,8 @@ def _store_of(metric: Embedder, options: ReadOptions) -> Store | None:
 def _items(request: MatchRequest, options: ReadOptions) -> Iterator[Item]:
     """Yield the images and frames of a request, in order; a clip that is damaged ends with a problem."""
     for number, (source, names) in enumerate(zip(request.sources, request.names, strict=True)):
+        if not names:
+            continue
         try:
             for moment, image in moments_of(source, names, options.rate):
                 cutouts = Cutouts(moment)

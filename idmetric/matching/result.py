@@ -131,7 +131,7 @@ class Match(Records):
 
     @property
     def notes(self) -> list[str]:
-        """Thresholds, unknown regions, and images that are not listed with regions."""
+        """Thresholds, and images with unknown regions."""
         notes = []
         for name, limit in self.limits.items():
             notes.append(f"threshold of {name}: {limit or 'none, so no states: give one, or five photos'}")
@@ -139,9 +139,8 @@ class Match(Records):
         for image, assignment in zip(self.images, self.assignments, strict=True):
             if assignment.unknown:
                 unknown.append(image.moment.name)
-        for what, names in (("unknown regions in", unknown), ("not listed with regions:", self.unlisted)):
-            if names:
-                notes.append(f"{what} {len(names)} images: {', '.join(first_few(list(names), 5))}")
+        if unknown:
+            notes.append(f"unknown regions in {len(unknown)} images: {', '.join(first_few(unknown, 5))}")
         are_whole = all(region.is_whole for image in self.images for region in image.regions)
         if len(self.limits) > 1 and are_whole:
             notes.append("whole images are compared, so each can show only one subject: give regions for several")

@@ -29,8 +29,8 @@ _TONES: dict[str, Tone] = {
 _COLORS = {"good": "#1a7f37", "bad": "#cf222e", "unsure": "#bf8700", "note": "#57606a", "": "#0969da"}
 
 
-def match_page(found: Any, messages: Sequence[str] = ()) -> str:
-    """Make the page of a `Match`, whose module imports this one, with the warnings in `messages`; needs jinja2.
+def match_page(found: Any) -> str:
+    """Make the page of a `Match`, whose module imports this one; needs jinja2.
 
     Files are read again; an image in memory, and one that cannot be read any more, has no picture.
     """
@@ -68,7 +68,6 @@ def match_page(found: Any, messages: Sequence[str] = ()) -> str:
         Page(
             "Subjects in images",
             facts=found.signature,
-            warnings=messages,
             tables=tables,
             groups=[group for group in groups if group.pictures],
             notes=found.notes,

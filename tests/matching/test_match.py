@@ -273,7 +273,8 @@ def test_a_clip_that_cannot_be_used_is_refused_or_skipped(
     for source in sources[:2]:
         with pytest.raises(ClipError, match=source.name):
             match(metric, subjects, source, threshold=THRESHOLD)
-    found = match(metric, subjects, sources, rate=1, threshold=THRESHOLD, on_error="skip")
+    found = match(metric, subjects, sources, [[], [], BOXES], rate=1, threshold=THRESHOLD, on_error="skip")
+    assert {len(image.regions) for image in found.images if image.moment.clip == str(movie)} == {2}
     assert set(found.skipped) == {str(source) for source in sources[:2]}
     assert {image.moment.clip for image in found.images} <= {str(damaged), str(movie)}
 
