@@ -192,7 +192,7 @@ def open_image(source: ImageLike, upright: bool = True) -> Image.Image:
     """The image decoded in its own mode, with the orientation of its file in `info[STORED]`, if upright.
 
     Args:
-        source: as for `read_image`, except float arrays and tensors.
+        source: as for `read_image`, except float arrays and tensors; a PIL image may share its pixels with the result.
         upright: whether to turn it by its EXIF orientation.
     """
     if is_array(source):
@@ -329,7 +329,9 @@ def _decoded(image: Image.Image, name: str, upright: bool) -> Image.Image:
     image.load()
     if has_16_bits and not image.mode.startswith("I"):  # Pillow keeps the upper 8 of them
         _check_depth(256 * int(np.asarray(image).max()) + 255)
-    turned = ImageOps.exif_transpose(image)
+    turned = image._new(image.im)  # the same pixels, without the file
+    if orientation not in (None, 1):
+        turned = ImageOps.exif_transpose(image)
     turned.info[STORED] = orientation if orientation in range(1, 9) else stored_orientation(image)
     return turned
 
@@ -506,10 +508,13 @@ def _averaged_last_axis(x: Tensor, count: int) -> Tensor:
     edges = torch.arange(count + 1, dtype=dtype, device=x.device) * length / count
     last_pixel = edges.long().clamp(max=length - 1)
 
-    # the sum up to each edge: of whole pixels, less what of the last one lies beyond the edge
-    whole = x.cumsum(-1, dtype=dtype)[..., last_pixel]
-    sums = whole + (edges - last_pixel - 1) * x[..., last_pixel]
-    return sums.diff(dim=-1) * (count / length)
+    means = []
+    for rows in torch.split(x, 256, dim=-2):  # in parts, as sums take 8 bytes a pixel
+        # the sum up to each edge: of whole pixels, less what of the last one lies beyond the edge
+        whole = rows.cumsum(-1, dtype=dtype)[..., last_pixel]
+        sums = whole + (edges - last_pixel - 1) * rows[..., last_pixel]
+        means.append(sums.diff(dim=-1) * (count / length))
+    return torch.cat(means, dim=-2)
 
 
 # Ways to bring an image of any shape to a model's input size: squash it, or crop its center
@@ -643,6 +648,8 @@ def read_picture(source: ImageLike, *, background: Color = WHITE, preprocessing:
         else:
             image = open_image(source)
             rgb = _on_background(image, background)
+            if isinstance(source, Image.Image):
+                rgb = rgb.copy()
     rgb.info = {STORED: stored_orientation(image)}  # no EXIF block, or it would be turned later
     rgb.filename = describe(source)  # type: ignore[attr-defined]  # as of files that Pillow opens
     return rgb
