@@ -21,7 +21,7 @@ import math
 import os
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -274,6 +274,17 @@ def _check_names(table: pd.DataFrame, name: str) -> None:
                 f"{name}: column {column!r}: images and masks are files; 'idmetric data import table' writes them"
             )
 
+    refuse_boxes(columns, name)
+    if columns and not {"path", "text"}.intersection(columns):
+        names = ", ".join(map(shown, columns))
+        raise ManifestError(
+            f"{name}: column 'path' is missing; there are {names}: rename the column of image files, or "
+            "'idmetric data import table --map path=COLUMN'"
+        )
+
+
+def refuse_boxes(columns: Iterable[str], name: str) -> None:
+    """Refuse columns of boxes, which say that a row is a part of its image, in a table of this name."""
     plain_columns = {plain_name(column).replace("_", ""): column for column in columns}
     for box in _BOXES:
         if box <= plain_columns.keys():
@@ -282,13 +293,6 @@ def _check_names(table: pd.DataFrame, name: str) -> None:
                 f"{name}: {boxes}: columns of boxes, but whole images are read; crop the images and remove the "
                 "columns, or import the set ('idmetric data import wildlife')"
             )
-
-    if columns and not {"path", "text"}.intersection(columns):
-        names = ", ".join(map(shown, columns))
-        raise ManifestError(
-            f"{name}: column 'path' is missing; there are {names}: rename the column of image files, or "
-            "'idmetric data import table --map path=COLUMN'"
-        )
 
 
 def _typed(table: pd.DataFrame, column: str, name: str) -> pd.Series:

@@ -38,9 +38,8 @@ def _read(path: Path) -> DataFrame:
     """The manifest of a file or folder; names of a folder without one begin with its own."""
     from idmetric.data.importers.run import import_dataset
     from idmetric.data.manifest import FORMATS, read
-    from idmetric.data.old_manifest.bridge import to_frame
 
     for file in [path, *(path / f"manifest{ending}" for ending in FORMATS)]:
         if file.is_file():
             return read(file)
-    return to_frame(import_dataset("folder", path, name=path.resolve().name))
+    return import_dataset("folder", path, name=path.resolve().name)

@@ -108,7 +108,6 @@ def test_errors_of_import_are_one_message(folder: Path, capsys: pytest.CaptureFi
     for arguments, message in (
         (("folder", folder / "none", *out), "no such folder"),
         (("folder", folder / "toys", "-o", folder / "m.txt"), "ends in"),
-        (("folder", folder / "toys", *out, "--embed"), "--embed"),
         (("folder", folder / "toys", *out, "--map", "path"), "--map path: expected NAME=VALUE"),
         (("folder", folder / "toys", *out, "--option", "a=b"), "unknown option 'a' of folder"),
         (("nearid", folder / "toys", *out), "unpack archives"),

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from PIL import Image
 
 from idmetric.cli.data import main
 from idmetric.data.importers.run import import_dataset
-from idmetric.data.old_manifest.errors import ManifestError
-from idmetric.data.old_manifest.table import Manifest, Row, read
-from tests.import_parts import refuses
+from idmetric.data.manifest import ManifestError, read
+from tests.import_parts import by_id, refuses
 
 # object -> queries, positives
 OBJECTS = {"bold_bimp_000": (1, 2), "bold_flep_001": (2, 1), "zippy_zootlenibble_999": (1, 3)}
@@ -51,26 +51,22 @@ def write(root: Path) -> Path:
     return root
 
 
-def by_id(found: Manifest) -> dict[str, tuple[int, Row]]:
-    return {row.id: (number, row) for number, row in enumerate(found)}
-
-
 def test_queries_positives_and_what_is_published_of_them(tmp_path: Path) -> None:
-    found = import_dataset("ilias", write(tmp_path / "ilias"))
-    assert len(found) == 4 + 6
-    at = by_id(found)
-    number, row = at["ilias/zippy_zootlenibble_999/pos/P999_02.jpg"]
+    table = import_dataset("ilias", write(tmp_path / "ilias"))
+    assert len(table) == 4 + 6
+    rows = by_id(table)
+    row = rows["ilias/zippy_zootlenibble_999/pos/P999_02.jpg"]
     assert (row.identity, row.split, row.domain, row.category) == (
         "ilias/zippy_zootlenibble_999", "gallery", "technology", "other",
     )  # fmt: skip
     assert row.parameters == {"kind": "other"}
-    assert (found.column("x_scale")[number], found.column("x_clutter")[number]) == (pytest.approx(0.15), 40)
-    number, row = at["ilias/bold_flep_001/query/Q001_01.jpg"]
+    assert (row.x_scale, row.x_clutter) == (pytest.approx(0.15), 40)
+    row = rows["ilias/bold_flep_001/query/Q001_01.jpg"]
     assert (row.split, row.domain, row.category) == ("query", "technology", "gaming")
-    assert found.column("x_scale")[number] is None
-    assert found.image(number).size == (40, 30)  # whole, as the released code's default
+    assert pd.isna(row.x_scale)
     bare = import_dataset("ilias", tmp_path / "ilias", options={"splits": "no"})
-    assert bare.table.equals(found.replace(split=None).table)
+    assert bare.drop(columns="split").equals(table.drop(columns="split"))
+    assert set(bare["split"]) == {None}
 
 
 def test_images_and_lists_that_differ_are_named(tmp_path: Path) -> None:
@@ -88,8 +84,8 @@ def test_images_and_lists_that_differ_are_named(tmp_path: Path) -> None:
 
 def test_other_layouts_and_options_are_refused(tmp_path: Path) -> None:
     root = write(tmp_path / "ilias")
-    refuses("option splits=none: one of yes, no", "ilias", root, options={"splits": "none"})
-    refuses(r"none\.json: not readable", "ilias", root, options={"taxonomy": str(root / "none.json")})
+    refuses("splits=none", "ilias", root, options={"splits": "none"})
+    refuses(r"none\.json", "ilias", root, options={"taxonomy": str(root / "none.json")})
     (root / "taxonomy.json").write_text('{"toy": ["bold_bimp_000"]}')
     refuses("not ILIAS's taxonomy", "ilias", root)
     (root / "taxonomy.json").unlink()
@@ -102,7 +98,7 @@ def test_distractors_are_searched_and_have_no_identity(tmp_path: Path) -> None:
     photo(tmp_path / "yfcc100m" / "000" / "abc.jpg")
     argv = ["import", "ilias", str(root), "--option", f"distractors={tmp_path / 'yfcc100m'}", "-o", str(out), "--quiet"]
     assert main(argv) == 0
-    found = read(out)
-    _, row = by_id(found)["ilias/000/abc.jpg"]
-    assert (row.identity, row.split, len(found)) == (None, "gallery", 11)
-    refuses("no images for the option distractors", "ilias", root, options={"distractors": str(tmp_path / "none")})
+    table = read(out)
+    row = by_id(table)["ilias/000/abc.jpg"]
+    assert (row.identity, row.split, len(table)) == (None, "gallery", 11)
+    refuses("none: no such folder", "ilias", root, options={"distractors": str(tmp_path / "none")})

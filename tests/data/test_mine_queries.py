@@ -13,13 +13,12 @@ from idmetric.cli.data import main
 from idmetric.data.curate.mine import query_negatives
 from idmetric.data.importers.run import import_dataset
 from idmetric.data.manifest import read, take, write
-from idmetric.data.old_manifest.bridge import to_frame
 from tests.mmeb_files import write_train
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
-    return to_frame(import_dataset("mmeb", write_train(tmp_path_factory.mktemp("MMEB-train"), 12)))
+    return import_dataset("mmeb", write_train(tmp_path_factory.mktemp("MMEB-train"), 12))
 
 
 @pytest.fixture(scope="module")

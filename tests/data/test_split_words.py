@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from idmetric.data.importers.run import import_dataset
-from idmetric.data.old_manifest.table import read
-from tests.import_parts import put_all, refuses
+from idmetric.data.manifest import ManifestError, read
+from tests.import_parts import column, put_all, refuses
 
 ANIMALS = [("rex", 1, "train"), ("tom", 2, "train"), ("rex", 3, "test"), ("tom", 4, "test")]
 
@@ -24,27 +24,27 @@ def test_photos_of_one_animal_in_two_splits_are_one_identity(
     for name, number, split in ANIMALS:
         word = words[split == "test"]
         put_all(tmp_path / "zoo", pattern.format(split=word, name=name, number=number))
-    manifest = import_dataset("folder", tmp_path / "zoo")
-    names = {identity.rpartition("/")[2] for identity in manifest.column("identity")}
+    table = import_dataset("folder", tmp_path / "zoo")
+    names = {identity.rpartition("/")[2] for identity in column(table, "identity")}
     assert names == {"rex", "tom"}
-    assert len(set(manifest.column("identity"))) == 2
-    assert sorted(manifest.column("split")) == ["test", "test", "train", "train"]
-    assert [row.split for row in manifest if (row.path or "").endswith("3.png")] == ["test"]
+    assert len(set(column(table, "identity"))) == 2
+    assert sorted(column(table, "split")) == ["test", "test", "train", "train"]
+    assert table["split"][table["path"].str.endswith("3.png")].tolist() == ["test"]
 
 
 def test_query_and_gallery_are_folders_of_splits(tmp_path: Path) -> None:
     put_all(tmp_path / "zoo", "Query/rex/1.png", "Gallery/rex/2.png", "Gallery/tom/3.png")
-    manifest = import_dataset("folder", tmp_path / "zoo")
-    assert set(manifest.column("identity")) == {"zoo/rex", "zoo/tom"}
-    assert manifest.column("split") == ["gallery", "gallery", "query"]
+    table = import_dataset("folder", tmp_path / "zoo")
+    assert set(column(table, "identity")) == {"zoo/rex", "zoo/tom"}
+    assert column(table, "split") == ["gallery", "gallery", "query"]
 
 
 def test_an_identity_called_test_among_others_stays_one_and_is_named(tmp_path: Path) -> None:
     put_all(tmp_path / "people", "anna/1.png", "dev/1.png", "test/1.png", "test/2.png", "dogs/rex/1.png")
     with pytest.warns(UserWarning, match=r"taken as identities, .*: dev, test$"):
-        manifest = import_dataset("folder", tmp_path / "people")
-    assert manifest.column("identity") == [f"people/{n}" for n in ("anna", "dev", "dogs/rex", "test", "test")]
-    assert set(manifest.column("split")) == {None}
+        table = import_dataset("folder", tmp_path / "people")
+    assert column(table, "identity") == [f"people/{n}" for n in ("anna", "dev", "dogs/rex", "test", "test")]
+    assert set(column(table, "split")) == {None}
 
 
 @pytest.mark.parametrize(
@@ -65,15 +65,33 @@ def test_folders_that_may_be_splits_or_identities_are_refused_by_name(
     refuses(rf"zoo/{named}: this name is that of a split", "folder", tmp_path / "zoo")
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("train2017/rex", "val2017/rex"), ("fold0/rex", "fold1/rex"), ("entrenamiento/rex", "prueba/rex"),
+        ("bounding_box_train/0001", "bounding_box_test/0001"), ("rex/front", "tom/front"),
+        ("photos/old/dogs/rex", "photos/new/dogs/rex"),
+    ],
+)  # fmt: skip
+def test_identities_of_one_name_below_sibling_folders_are_refused_with_both_paths(
+    tmp_path: Path, first: str, second: str
+) -> None:
+    put_all(tmp_path / "zoo", f"{first}/1.png", f"{second}/2.png", "lone/1.png")
+    with pytest.raises(ManifestError) as caught:
+        import_dataset("folder", tmp_path / "zoo")
+    for folder in (first, second):
+        assert str(tmp_path / "zoo" / folder) in str(caught.value)
+
+
+def test_equal_names_that_are_no_siblings_are_two_identities(tmp_path: Path) -> None:
+    put_all(tmp_path / "zoo", "dogs/rex/1.png", "cats/old/rex/2.png", "rex/3.png")
+    assert import_dataset("folder", tmp_path / "zoo")["identity"].nunique() == 3
+
+
 @pytest.mark.parametrize("words", [("QUERY", "Gallery"), ("Query", "GALLERY"), ("probe", "database")])
 def test_columns_of_splits_in_tables_and_manifests(tmp_path: Path, words: tuple[str, str]) -> None:
     put_all(tmp_path, "1.png", "2.png")
-    table = tmp_path / "t.csv"
-    table.write_text(f"identity,path,split\nrex,1.png,{words[0]}\nrex,2.png,{words[1]}\n")
-    for manifest in (import_dataset("table", table), read(table)):
-        assert manifest.column("split") == ["query", "gallery"]
-        assert len(manifest.filter(split=words[1])) == len(manifest.filter(split="gallery")) == 1
-    metadata = tmp_path / "wild" / "metadata.csv"
-    put_all(tmp_path / "wild", "1.png", "2.png")
+    metadata = tmp_path / "metadata.csv"
     metadata.write_text(f"identity,path,split\nrex,1.png,{words[0]}\nrex,2.png,{words[1]}\n")
-    assert import_dataset("wildlife", tmp_path / "wild").column("split") == ["query", "gallery"]
+    for table in (import_dataset("table", metadata), import_dataset("wildlife", tmp_path), read(metadata)):
+        assert column(table, "split") == ["query", "gallery"]

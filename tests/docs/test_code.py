@@ -88,12 +88,13 @@ def make_images(code: str) -> None:
 def make_folder() -> None:
     """What commands of the pages leave behind: photos by identity, a manifest, a calibration, scored pairs."""
     from idmetric.data.importers.run import import_dataset
+    from idmetric.data.manifest import write
 
     for path in EXAMPLES:
         folder = Path("photos") / path.stem.replace("_other", "2_").rpartition("_")[0]
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, folder)
-    import_dataset("folder", Path("photos"), name="photos").write("photos.parquet")
+    write(import_dataset("folder", Path("photos"), name="photos"), "photos.parquet")
     Path("results").mkdir()
     shutil.copy(TINY / "calibration.json", "results/tiny.calibration.json")
     pa = pytest.importorskip("pyarrow")

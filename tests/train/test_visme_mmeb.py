@@ -13,7 +13,6 @@ from torch import Tensor
 from idmetric.cli.eval import main as evaluate
 from idmetric.data.importers.run import import_dataset
 from idmetric.data.manifest import merge, read, take, write
-from idmetric.data.old_manifest.bridge import to_frame
 from idmetric.metric.images import read_image
 from idmetric.metric.visid.config import VisIDConfig
 from idmetric.train.visme.batch_sampler import draw
@@ -32,7 +31,7 @@ MMEB = ("mmeb/ImageNet_1K", "mmeb/MSCOCO_t2i", "mmeb/WebQA")
 def data(tmp_path_factory: pytest.TempPathFactory) -> DataFrame:
     """Three subsets of MMEB, and two datasets of identities, as `idmetric data merge` joins them."""
     root = tmp_path_factory.mktemp("mixed")
-    general = to_frame(import_dataset("mmeb", write_train(root / "MMEB-train")))
+    general = import_dataset("mmeb", write_train(root / "MMEB-train"))
     rows = []
     for n in range(12):
         for view in (0, 1):
@@ -139,6 +138,6 @@ def test_a_run_on_both_is_evaluated_on_both(data: DataFrame, mixed: dict[str, An
     trained(data, tmp_path / "run", **mixed, steps=2)
     folder = write_eval(tmp_path / "MMEB-eval")
     images = import_dataset("mmeb", folder, options={"image_dir": str(folder / "images")})
-    write(to_frame(images), tmp_path / "e.parquet")
+    write(images, tmp_path / "e.parquet")
     options = ["--model", f"r={tmp_path / 'run'}", "--device", "cpu", "--bootstrap", "0", "--quiet"]
     assert evaluate(["mmeb", "--data", str(tmp_path / "e.parquet"), *options]) == 0

@@ -5,7 +5,7 @@ examples:
   idmetric data import nearid Aleksandar/NearID Aleksandar/NearID-Flux -o nearid.parquet
   idmetric data import mveb HugC/MVEB-train --files 'sample/*.parquet' -o mveb.parquet --dry-run
   idmetric data import ilias ilias/ --option taxonomy=misc/taxonomy.json -o ilias.parquet
-  idmetric data import table products.csv -o products.parquet --map identity=label --map path=photo --map x_shop=seller
+  idmetric data import table products.csv -o products.parquet --map identity=label --map path=photo --map shop=seller
 
 Sources are files, folders, or datasets of the Hugging Face Hub (owner/name). Images that a dataset holds as bytes
 become files in a folder next to OUT, OUT's name + _images; the same command resumes a stopped import. At the end every
@@ -23,20 +23,14 @@ from idmetric.cli.command import status_of
 from idmetric.cli.data import common
 from idmetric.cli.options import positive
 from idmetric.data.importers import KINDS
-from idmetric.metric.paths import matches
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of `idmetric data import`."""
     add = parser.add_argument
     add("kind", choices=KINDS, metavar="KIND", help=f"one of {', '.join(KINDS)}")
-    add("sources", nargs="+", metavar="SOURCE", help="a file, a folder, a pattern of them, or owner/name on the Hub")
+    add("sources", nargs="+", metavar="SOURCE", help="a file, a folder, or owner/name on the Hub")
     add("--name", help="name of the dataset, which identities start with (default: the kind, or the folder or file)")
-    add(
-        "--embed",
-        action="store_true",
-        help="keep images that the source holds as bytes in the .parquet (for small datasets); files stay files",
-    )
     add("--revision", metavar="COMMIT", help="branch, tag or commit on the Hub")
     add("--files", metavar="PATTERN", help="only these files of the source, such as 'train/*.parquet'")
     add("--map", action="append", default=[], metavar="COLUMN=NAME", help="name of this column in the source")
@@ -55,23 +49,20 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Import the images, check them, and write the manifest."""
+    from idmetric.data.check import faults, without
     from idmetric.data.importers.run import ImportJob
-    from idmetric.data.old_manifest.check import faults, without
 
     common.check_output(args.out)
-    if args.embed and args.out.suffix.lower() != ".parquet":
-        raise ValueError("--embed keeps images in a .parquet: it does not go with another format")
+    if args.dry_run and not KINDS[args.kind].local:
+        datasets = [source for source in args.sources if not Path(source).exists()]
+        if datasets:
+            return _show_downloads(datasets, args)
+
     progress = partial(common.progress, quiet=args.quiet)
-    sources = args.sources
-    kind = KINDS[args.kind]
-    if kind.local or kind.several:  # else a pattern names the files of one table
-        sources = []
-        for source in args.sources:
-            sources += matches(source) or [source]
     job = ImportJob(
         args.kind,
-        sources,
-        images=None if args.embed else args.out.with_name(f"{args.out.stem}_images"),
+        args.sources,
+        images=args.out.with_name(f"{args.out.stem}_images"),
         name=args.name or "",
         revision=args.revision,
         files=args.files,
@@ -81,22 +72,17 @@ def run(args: Namespace) -> int:
         progress=progress,
         dry=args.dry_run,
     )
-    if args.dry_run and not kind.local:
-        datasets = [source for source in sources if not Path(source).exists() and not matches(source)]
-        if datasets:
-            return _show_downloads(datasets, args)
-
-    manifest = job.run()
+    table = job.run()
     problems = list(job.rejected)
     if not (args.no_check or args.dry_run):
-        bad_rows = faults(manifest, progress=progress)
-        manifest = without(manifest, {fault.row for fault in bad_rows})
+        bad_rows = faults(table, progress=progress)
+        table = without(table, {fault.row for fault in bad_rows})
         problems += map(str, bad_rows)
     if problems:
         common.leave_out(problems, args.on_error)
     if job.written:
         print(f"{'would write' if args.dry_run else 'wrote'} {len(job.written)} images to {job.images}")
-    common.save(manifest, args.out, args.dry_run)
+    common.save(table, args.out, args.dry_run)
     return status_of(problems)
 
 

@@ -12,61 +12,50 @@ masks (A.2.2).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from pathlib import Path
 
-from PIL import Image
-
-from idmetric.data.importers.images import png
-from idmetric.data.importers.run import ImportJob, as_name, scalars
-from idmetric.data.importers.source import read_json
-from idmetric.data.old_manifest.errors import ManifestError
-from idmetric.data.old_manifest.table import Row
+from idmetric.data.importers.run import ImportJob, png
+from idmetric.data.importers.source import Row, name_of, read_json, scalars
+from idmetric.data.manifest import ManifestError
 from idmetric.data.split import split_word
 from idmetric.matching.coco_masks import CocoMask
 from idmetric.metric.images import open_file
 from idmetric.metric.paths import matching
 
 
-def rows(job: ImportJob) -> Iterator[Row]:
+def deepfashion2(job: ImportJob) -> Iterator[Row]:
     """A row for each photo of one garment, with its mask."""
     root = job.folder()
     files = matching(root, "annos/*.json", "*/annos/*.json")
     if not files:
         raise ManifestError(f"{root}: no annos/*.json in it or in its folders train, validation")
-    for path in job.limited(files, root.name):
-        annotation = read_json(path, dict)
-        items = {key: value for key, value in annotation.items() if key.startswith("item")}
-        is_complete = all(isinstance(item, dict) and type(item.get("style")) is int for item in items.values())
-        pair = as_name(annotation.get("pair_id"), f"{path}: pair_id")
-        if pair is None or not is_complete:
-            raise ManifestError(f"{path}: not an annotation of DeepFashion2: no pair_id, or an item without style")
-        if len(items) != 1:
-            continue
-        [(key, item)] = items.items()
-        if item["style"] <= 0:
-            continue
-
-        split = path.parent.parent.name
-        photo = path.parent.parent / "image" / f"{path.stem}.jpg"
-        try:
-            with open_file(photo) as image:  # its stored size, before EXIF turns it, is the one that masks have
-                mask = _mask(item["segmentation"], image.size)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            job.rejected.append(f"{path}, {key}: {error}")
-            continue
-        yield job.row(
-            f"{pair}_{item['style']}",
-            f"{split}/{path.stem}/{key}",
-            photo,
-            split=split_word(split),
-            domain="fashion",
-            category=item.get("category_name"),
-            parameters={**scalars(annotation), **scalars(item, "category_name")},
-            **job.keep(png(mask), "mask"),
-        )
+    return job.rows(files, _garment)
 
 
-def _mask(polygons: Sequence[Sequence[float]], size: tuple[int, int]) -> Image.Image:
-    """The union of polygons [x1, y1, x2, y2, ...] as a mask, "L", 0 or 255, of (width, height)."""
-    width, height = size
-    return CocoMask(polygons).drawn(height, width)
+def _garment(file: Path) -> list[Row]:
+    annotation = read_json(file, dict)
+    items = {key: item for key, item in annotation.items() if key.startswith("item")}
+    try:
+        styles = [int(item["style"]) for item in items.values()]
+        pair = name_of(annotation["pair_id"], f"{file}: pair_id")
+    except (KeyError, TypeError, ValueError) as error:
+        raise ManifestError(
+            f"{file}: not an annotation of DeepFashion2: no pair_id, or an item without style"
+        ) from error
+    if pair is None:
+        raise ManifestError(f"{file}: not an annotation of DeepFashion2: pair_id is empty")
+    if len(items) != 1 or styles[0] <= 0:
+        return []
+
+    [(key, item)] = items.items()
+    split = file.parent.parent.name
+    photo = file.parent.parent / "image" / f"{file.stem}.jpg"
+    try:
+        with open_file(photo) as image:  # its stored size, before EXIF turns it, is the one that masks have
+            mask = CocoMask(item["segmentation"]).drawn(image.height, image.width)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{key}: {error}") from error
+    row: Row = {"identity": f"{pair}_{styles[0]}", "id": f"{split}/{file.stem}/{key}", "path": photo, "mask": png(mask)}
+    row |= {"split": split_word(split), "domain": "fashion", "category": item.get("category_name")}
+    return [{**row, "parameters": {**scalars(annotation), **scalars(item, "category_name")}}]

@@ -13,15 +13,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
-from idmetric.data.importers.folders import pictures
-from idmetric.data.importers.run import Columns, ImportJob
-from idmetric.data.importers.source import read_json
-from idmetric.data.old_manifest.errors import ManifestError
-from idmetric.data.old_manifest.table import Row
+from idmetric.data.importers.folders import FolderImage, pictures
+from idmetric.data.importers.run import ImportJob
+from idmetric.data.importers.source import Row, read_json
+from idmetric.data.manifest import ManifestError
 from idmetric.metric.files import read_text
 from idmetric.metric.paths import is_image, matching
 from idmetric.tables import text_lines
@@ -36,81 +34,72 @@ _SPELLED = {"vit_huge": "vit_h", "vit_giant": "vit_g"}  # in names of image fold
 Ratings = dict[str, dict[str, dict[tuple[str, int], float]]]
 
 
-def rows(job: ImportJob) -> Iterator[Row]:
+def dreambench_pp(job: ImportJob) -> Iterator[Row]:
     """The references, then a pair of reference and image for each generated image."""
-    references = {}
-    for row in _references(job, job.folder()):
-        references[row.id.removeprefix(f"{job.name}/")] = row
-        yield row
-    ratings: Ratings = {}
-    if "ratings" in job.options:
-        ratings = read_ratings(Path(job.options["ratings"]))
-    if "samples" in job.options:
-        yield from _samples(job, Path(job.options["samples"]), references, ratings)
-    elif ratings:
-        raise ManifestError("ratings need generated images: name their folder with --option samples=FOLDER")
-
-
-def _references(job: ImportJob, root: Path) -> Iterator[Row]:
-    folder = root / "images"
-    if not folder.is_dir():
+    root = job.folder()
+    if not (root / "images").is_dir():
         raise ManifestError(f"{root}: no folder images/; expected images/CATEGORY/NN.jpg and captions/CATEGORY/NN.txt")
-    for picture in job.limited(pictures(folder), root.name):
-        category = picture.path.parent.name
-        collection = f"{category}_{picture.path.stem}"
-        if category in _LIVE:
-            collection = f"live_subject_{collection}"
-        columns: Columns = {"split": "test", "domain": category}
-        file = root / "captions" / picture.path.with_suffix(".txt")
-        if file.is_file():
-            captions = text_lines(read_text(file))
-            columns |= {"category": next(iter(captions), None), "parameters": {"prompts": captions[1:]}}
-        yield job.row(collection, collection, folder / picture.path, **columns)
+    references = [_reference(root, picture) for picture in pictures(root / "images")]
+    yield from job.rows(references, lambda reference: [reference])
 
-
-def _samples(job: ImportJob, folder: Path, references: dict[str, Row], ratings: Ratings) -> Iterator[Row]:
+    if "samples" not in job.options:
+        if "ratings" in job.options:
+            raise ManifestError("ratings need generated images: name their folder with --option samples=FOLDER")
+        return
+    folder = Path(job.options["samples"])
     files = [*filter(is_image, matching(folder, "*/tgt_image/*/*"))]
     if not files:
         raise ManifestError(f"{folder}: no METHOD/tgt_image/COLLECTION/PROMPT_NUMBER.jpg in the folder")
-    for path in job.progress(files, len(files), folder.name):
-        run = path.parts[-4]
-        match = _SAMPLE.fullmatch(f"{path.parent.name}/{path.name}")
-        if match is None or match["collection"] not in references:
-            raise ManifestError(f"{path}: no reference of this collection, or not named PROMPT_NUMBER")
-        reference = references[match["collection"]]
-        prompt, number = int(match["prompt"]), int(match["number"])
-        ratings_of_image = {}
-        if number == 0:
-            ratings_of_image = _ratings_of(run, (match["collection"], prompt), ratings)
-        human = [rating for rater, rating in ratings_of_image.items() if rater.split("/")[-1].startswith("group")]
-
-        group = f"{reference.id}/{run}/{prompt}_{number}"
-        anchor = replace(reference, id=f"{group}/anchor", group=group, slot="anchor", parameters=None)
-        yield anchor
-        prompts = (reference.parameters or {}).get("prompts", [])
-        yield replace(
-            anchor,
-            identity=None,  # the ratings judge whether it shows the subject
-            id=f"{group}/candidate",
-            path=str(path.absolute()),
-            role="context-edit",
-            engine=run,
-            text=prompts[prompt] if prompt < len(prompts) else None,
-            label=fmean(human) if human else None,
-            slot="candidate",
-            parent=reference.id,
-            parameters={"prompt": prompt, "image": number, "ratings": ratings_of_image},
-        )
+    ratings = read_ratings(Path(job.options["ratings"])) if "ratings" in job.options else {}
+    by_id = {reference["id"]: reference for reference in references}
+    yield from job.rows(files, lambda file: _pair(file, by_id, ratings))
 
 
-def _ratings_of(run: str, item: tuple[str, int], ratings: Ratings) -> dict[str, float]:
-    """rater -> rating of the first image of a collection and a prompt in the folder of a method."""
-    ratings_of_item = {}
+def _reference(root: Path, picture: FolderImage) -> Row:
+    """The row of a reference."""
+    domain = picture.path.parent.name
+    collection = f"{domain}_{picture.path.stem}"
+    if domain in _LIVE:
+        collection = f"live_subject_{collection}"
+    captions_file = (root / "captions" / picture.id).with_suffix(".txt")
+    row: Row = {"identity": collection, "id": collection, "path": picture.path, "split": "test", "domain": domain}
+    if captions_file.is_file():
+        captions = text_lines(read_text(captions_file))
+        row |= {"category": next(iter(captions), None), "parameters": {"prompts": captions[1:]}}
+    return row
+
+
+def _pair(file: Path, references: dict[str, Row], ratings: Ratings) -> list[Row]:
+    """The rows of a reference and of an image that a method generated of it."""
+    run = file.parts[-4]
+    match = _SAMPLE.fullmatch(f"{file.parent.name}/{file.name}")
+    if match is None or match["collection"] not in references:
+        raise ManifestError(f"{file}: no reference of this collection, or not named PROMPT_NUMBER")
+    reference = references[match["collection"]]
+    prompt, number = int(match["prompt"]), int(match["number"])
+    ratings_of_image = {}  # rater -> rating; the first image of a prompt was rated
     for rater, methods in ratings.items():
         method = method_of(run, methods)
-        if method is not None and item in methods[method]:
-            ratings_of_item[rater] = methods[method][item]
-    return ratings_of_item
+        if number == 0 and method is not None and (match["collection"], prompt) in methods[method]:
+            ratings_of_image[rater] = methods[method][match["collection"], prompt]
+    human = [rating for rater, rating in ratings_of_image.items() if rater.split("/")[-1].startswith("group")]
+    prompts = reference.get("parameters", {}).get("prompts", [])
+
+    group = f"{reference['id']}/{run}/{prompt}_{number}"
+    anchor = {**reference, "id": f"{group}/anchor", "group": group, "slot": "anchor", "parameters": None}
+    candidate = {
+        "identity": None,  # the ratings judge whether it shows the subject
+        "id": f"{group}/candidate",
+        "path": file,
+        "role": "context-edit",
+        "engine": run,
+        "text": prompts[prompt] if prompt < len(prompts) else None,
+        "label": fmean(human) if human else None,
+        "slot": "candidate",
+        "parent": reference["id"],
+        "parameters": {"prompt": prompt, "image": number, "ratings": ratings_of_image},
+    }
+    return [anchor, {**anchor, **candidate}]
 
 
 def method_of(run: str, methods: Iterable[str]) -> str | None:

@@ -19,90 +19,72 @@ import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from idmetric.data.importers.folders import pictures
-from idmetric.data.importers.run import Columns, ImportJob
-from idmetric.data.importers.source import read_json
-from idmetric.data.old_manifest.errors import ManifestError
-from idmetric.data.old_manifest.table import Row
-from idmetric.metric.files import read_bytes
-from idmetric.metric.paths import is_image, walk
-from idmetric.tables import number_of, read_cells
+from idmetric.data.importers.folders import FolderImage, pictures
+from idmetric.data.importers.run import ImportJob
+from idmetric.data.importers.source import Row, read_json
+from idmetric.data.manifest import ManifestError
+from idmetric.metric.files import read_text
+from idmetric.tables import text_lines
 
 SPLITS = {"query": "query", "pos": "gallery"}
 LISTS = {"query": "image_query_ids.txt", "pos": "positive_ids.txt"}
 _IMAGE = re.compile(r"(?P<name>[^/]+)/(?P<kind>query(?=/Q)|pos(?=/P))/[QP]\d+_\d+\.\w+")
 
 
-def rows(job: ImportJob) -> Iterator[Row]:
+def ilias(job: ImportJob) -> Iterator[Row]:
     """A row for each query, positive and distractor."""
     splits = SPLITS if job.choice("splits", "yes", "no") == "yes" else {}
     root = job.folder()
-    core = root / "ilias_core"
-    if not core.is_dir():
-        core = root
+    core = root / "ilias_core" if (root / "ilias_core").is_dir() else root
     listed, taxonomy = _listed(root), _taxonomy(root, job.options.get("taxonomy"))
-    images = pictures(core)
-    if job.limit is None:
-        present = {str(picture.path.with_suffix("")) for picture in images}
-        for kind, ids in listed.items():
-            for name in ids:
-                if name not in present:
-                    job.rejected.append(f"{core / name}: in {LISTS[kind]}, but the image does not exist")
 
-    for picture in job.limited(images, root.name):
-        file, match = core / picture.path, _IMAGE.fullmatch(str(picture.path))
+    def row(picture: FolderImage) -> list[Row]:
+        match = _IMAGE.fullmatch(picture.id)
         if match is None:
             layout = "NAME_xxx/query/Qxxx_yy.jpg and NAME_xxx/pos/Pxxx_yy.jpg"
-            raise ManifestError(f"{file}: not the layout of ILIAS, {layout}")
+            raise ManifestError(f"{picture}: not the layout of ILIAS, {layout}")
         kind = match["kind"]
-        name = str(picture.path.with_suffix(""))
-        if kind in listed and name not in listed[kind]:
-            job.rejected.append(f"{file}: not in {LISTS[kind]}")
-            continue
-        parameters = listed.get(kind, {}).get(name, {})
+        known = listed.get(kind, {}).get(_stem(picture.id), None if kind in listed else {})
+        if known is None:
+            raise ValueError(f"not in {LISTS[kind]}")
         coarse, middle, fine = taxonomy.get(match["name"], (None, None, None))
-        if fine:
-            parameters["kind"] = fine
-        yield job.row(
-            match["name"],
-            str(picture.path),
-            file,
-            split=splits.get(kind),
-            domain=coarse,
-            category=middle,
-            parameters=parameters,
-        )
+        columns = {**picture._asdict(), "identity": match["name"], "split": splits.get(kind), **known}
+        columns |= {"domain": coarse, "category": middle}
+        return [{**columns, "parameters": {"kind": fine} if fine else None}]
 
+    found = pictures(core)
+    if job.limit is None:
+        present = {_stem(picture.id) for picture in found}
+        for kind, ids in listed.items():
+            absent = [core / name for name in ids if name not in present]
+            job.rejected += [f"{file}: in {LISTS[kind]}, but the image does not exist" for file in absent]
+    yield from job.rows(found, row)
     if "distractors" in job.options:
-        folder = Path(job.options["distractors"])
-        files = []
-        if folder.is_dir():
-            files = [*filter(is_image, walk(folder))]
-        if not files:
-            raise ManifestError(f"{folder}: no images for the option distractors; unpack yfcc100m's archives first")
-        for file in job.limited(files, folder.name):
-            yield job.row(None, file.relative_to(folder).as_posix(), file, split=splits.get("pos"))
+        found = pictures(job.folder(job.options["distractors"]))
+        yield from job.rows(found, lambda picture: [{**picture._asdict(), "split": splits.get("pos")}])
 
 
-def _listed(root: Path) -> dict[str, dict[str, Columns]]:
+def _listed(root: Path) -> dict[str, dict[str, Row]]:
     """folder -> id without extension -> scale and clutter, by the lists in the source's folder or the one above."""
-    listed: dict[str, dict[str, Columns]] = {}
+    listed: dict[str, dict[str, Row]] = {}
     for kind, list_name in LISTS.items():
         files = [folder / "image_ids" / list_name for folder in (root.absolute().parent, root)]
         for file in filter(Path.is_file, files):
             listed[kind] = {}
-            for row in read_cells(read_bytes(file)):
-                name, *values = row.cells
-                columns: Columns = {}
+            for line in text_lines(read_text(file)):
+                name, *values = line.split(",")
+                columns: Row = {}
                 if kind == "pos":
                     try:
-                        columns = {"x_scale": number_of(values[0]), "x_clutter": int(values[1])}
+                        columns = {"x_scale": float(values[0]), "x_clutter": int(values[1])}
                     except (ValueError, IndexError) as error:
-                        raise ManifestError(
-                            f"{file}: row {row.number} is not an id, scale and clutter: {error}"
-                        ) from error
-                listed[kind][str(PurePosixPath(name).with_suffix(""))] = columns
+                        raise ManifestError(f"{file}: {line[:80]!r} is not an id, scale and clutter") from error
+                listed[kind][_stem(name)] = columns
     return listed
+
+
+def _stem(name: str) -> str:
+    return str(PurePosixPath(name).with_suffix(""))
 
 
 def _taxonomy(root: Path, path: str | None) -> dict[str, tuple[str, str, str]]:
@@ -117,8 +99,7 @@ def _taxonomy(root: Path, path: str | None) -> dict[str, tuple[str, str, str]]:
             for middle, finest in below.items():
                 for fine, names in finest.items():
                     categories |= dict.fromkeys(map(str, names), (coarse, middle, fine))
-    except (AttributeError, TypeError):
-        raise ManifestError(
-            f"{file}: not ILIAS's taxonomy: categories in three levels, with lists of objects"
-        ) from None
+    except (AttributeError, TypeError) as error:
+        advice = "categories in three levels, with lists of objects"
+        raise ManifestError(f"{file}: not ILIAS's taxonomy: {advice}") from error
     return categories

@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -27,10 +28,9 @@ from typing import Any
 import numpy as np
 
 from idmetric.data.importers.mmeb_sets import target_words
-from idmetric.data.importers.run import Columns, ImportJob, Record, as_list
-from idmetric.data.importers.source import Source, locate
-from idmetric.data.old_manifest.errors import ManifestError
-from idmetric.data.old_manifest.table import Row
+from idmetric.data.importers.run import ImportJob
+from idmetric.data.importers.source import Record, Row, Shard, Source, as_list, locate
+from idmetric.data.manifest import ManifestError
 
 TRAIN = ("qry", "qry_image_path", "pos_text", "pos_image_path")
 NEGATIVE = ("neg_text", "neg_image_path")
@@ -41,21 +41,22 @@ TOKEN = "<|image_1|>"  # Phi-3.5-V's, in all of MMEB's texts
 MOST = 50_000  # training rows of a subset, the first ones, as in VLM2Vec's commands; 662K pairs in VisME
 
 
-def rows(job: ImportJob) -> Iterator[Row]:
+def mmeb(job: ImportJob) -> Iterator[Row]:
     """The rows of training groups, or of queries and candidates to evaluate."""
     source = job.open()
-    job.choice("targets", *TARGETS)
-    if not _image_dir(job, source).is_dir():
-        raise ManifestError(f"option image_dir={job.options['image_dir']}: no such folder")
+    image_dir = Path(job.options.get("image_dir", source.root))
+    if not image_dir.is_dir():
+        raise ManifestError(f"option image_dir={image_dir}: no such folder")
+    has_words = job.choice("targets", *TARGETS) == "b3"
+    item = partial(_item, image_dir=image_dir, has_words=has_words)
     if set(EVAL).isdisjoint(source.columns):
         source.need(*TRAIN)
-        yield from _training(job, source)
-    else:
-        source.need(*EVAL)
-        yield from _evaluation(job, source)
+        return _training(job, source, item)
+    source.need(*EVAL)
+    return _evaluation(job, source, item)
 
 
-def _training(job: ImportJob, source: Source) -> Iterator[Row]:
+def _training(job: ImportJob, source: Source, item: Callable[..., Row]) -> Iterator[Row]:
     variant = job.choice("variant", *VARIANTS)
     other_variants = {*VARIANTS} - {variant}
     names = {shard.split or shard.stem for shard in source.shards}
@@ -64,61 +65,54 @@ def _training(job: ImportJob, source: Source) -> Iterator[Row]:
     most = int(job.options.get("most", MOST)) or math.inf
     counts: Counter[str] = Counter()
 
-    for record in job.records(source):
-        values, shard, subset = record.values, record.shard, _subset(record)
+    def group(record: Record) -> list[Row]:
+        values, shard, subset = record.values, record.shard, _subset(record.shard)
         number = counts[subset]
         if (shard.split or shard.stem) in other_variants or number >= most:
-            continue
+            return []
         counts[subset] += 1
-        try:
-            members = [
-                ("query", _item(record, values["qry"], values["qry_image_path"])),
-                ("positive", _target(record, values["pos_text"], values["pos_image_path"])),
-            ]
-            texts, paths = (as_list(values.get(name)) for name in NEGATIVE)
-            for text, path in zip_longest(texts, paths):
-                if text or path:
-                    members.append(("negative", _target(record, text, path)))
-        except ManifestError as error:
-            record.reject(error)
-            continue
+        rows = [{"slot": "query", **item(record, values["qry"], values["qry_image_path"])}]
+        rows.append({"slot": "positive", **item(record, values["pos_text"], values["pos_image_path"], is_target=True)})
+        texts, paths = (as_list(values.get(name)) for name in NEGATIVE)
+        for text, path in zip_longest(texts, paths):
+            if text or path:
+                rows.append({"slot": "negative", **item(record, text, path, is_target=True)})
 
         group = f"{subset}/train/{number:06d}"
-        shared = {"group": group, "dataset": f"{job.name}/{subset}", "split": "train"}
-        parameters = {"source": source.label, "row": number}
-        for position, (slot, columns) in enumerate(members):
-            yield job.row(None, f"{group}/{position}", slot=slot, parameters=parameters, **shared, **columns)
+        shared: Row = {"group": group, "dataset": f"{job.dataset}/{subset}", "split": "train"}
+        shared["parameters"] = {"source": source.label, "row": number}
+        return [{"id": f"{group}/{position}", **row, **shared} for position, row in enumerate(rows)]
+
+    return job.rows(source, group)
 
 
-def _evaluation(job: ImportJob, source: Source) -> Iterator[Row]:
+def _evaluation(job: ImportJob, source: Source, item: Callable[..., Row]) -> Iterator[Row]:
     numbers_of: dict[str, dict[tuple[str, str], int]] = defaultdict(dict)  # subset -> (text, path) -> candidate
-    for record in job.records(source):
-        values, subset, split = record.values, _subset(record), record.shard.split or "test"
-        numbers = numbers_of[f"{subset}/{split}"]
-        try:
-            query = _item(record, values["qry_text"], values["qry_img_path"])
-            texts, paths = record.list_in("tgt_text"), record.list_in("tgt_img_path")
-            if not texts or not paths or len(texts) != len(paths):
-                raise ManifestError("tgt_text and tgt_img_path are not two lists of one length")
-            candidates: dict[tuple[str, str], None] = {}  # each once, the right one first
-            for text, path in zip(texts, paths, strict=True):
-                candidates[str(text or ""), str(path or "")] = None
-            new = {cells: _target(record, *cells) for cells in candidates if cells not in numbers}
-        except ManifestError as error:
-            record.reject(error)
-            continue
 
-        shared = {"dataset": f"{job.name}/{subset}", "split": split}
-        for cells, columns in new.items():
-            numbers[cells] = len(numbers)
-            name = candidate_id(subset, split, numbers[cells])
-            group = f"{subset}/{split}/candidates"
-            parameters = {"source": source.label}
-            yield job.row(None, name, group=group, slot="candidate", parameters=parameters, **shared, **columns)
+    def query(record: Record) -> list[Row]:
+        values, subset, split = record.values, _subset(record.shard), record.shard.split or "test"
+        texts, paths = record.list_in("tgt_text"), record.list_in("tgt_img_path")
+        if not texts or len(texts) != len(paths):
+            raise ValueError("tgt_text and tgt_img_path are not two lists of one length")
+        shared = {"dataset": f"{job.dataset}/{subset}", "split": split}
         group = f"{subset}/{split}/{record.number:06d}"
-        listed = np.array([numbers[cells] for cells in candidates], dtype=np.int32)
-        about = {**record.origin, "x_candidates": listed}
-        yield job.row(None, f"{group}/query", group=group, slot="query", parameters=about, **shared, **query)
+        row: Row = {"id": f"{group}/query", "group": group, "slot": "query", **shared}
+        row |= item(record, values["qry_text"], values["qry_img_path"])
+
+        # each candidate once, the right one first; those of earlier queries have their rows
+        numbers = numbers_of[f"{subset}/{split}"]
+        cells = [(str(text or ""), str(path or "")) for text, path in zip(texts, paths, strict=True)]
+        new = {pair: item(record, *pair, is_target=True) for pair in dict.fromkeys(cells) if pair not in numbers}
+        rows = []
+        for pair, candidate in new.items():
+            numbers[pair] = len(numbers)
+            place = {"id": candidate_id(subset, split, numbers[pair]), "group": f"{subset}/{split}/candidates"}
+            rows.append({**place, "slot": "candidate", "parameters": {"source": source.label}, **shared, **candidate})
+        listed = np.array([numbers[pair] for pair in dict.fromkeys(cells)], dtype=np.int32)
+        row["parameters"] = {"source": source.label, "row": record.number}
+        return [*rows, {**row, "x_candidates": listed}]
+
+    return job.rows(source, query)
 
 
 def candidate_id(subset: str, split: str, number: int) -> str:
@@ -126,9 +120,8 @@ def candidate_id(subset: str, split: str, number: int) -> str:
     return f"{subset}/{split}/candidate-{number:06d}"
 
 
-def _subset(record: Record) -> str:
+def _subset(shard: Shard) -> str:
     """The dataset of a table: the folder that holds it (and perhaps a folder for its split), or its own name."""
-    shard = record.shard
     folder = shard.path.absolute().parent
     if folder.name == shard.split:
         folder = folder.parent
@@ -137,32 +130,26 @@ def _subset(record: Record) -> str:
     return shard.stem
 
 
-def _target(record: Record, text: Any, path: Any) -> Columns:
-    """As `_item`, for a target, negative or candidate, with B3's instruction before a text alone, if asked for."""
-    if record.job.choice("targets", *TARGETS) == "b3" and text and not path:
-        text = f"{target_words(_subset(record))}{text}"
-    return _item(record, text, path)
+def _item(record: Record, text: Any, path: Any, is_target: bool = False, *, image_dir: Path, has_words: bool) -> Row:
+    """Text and image of a query or target; ValueError if it is empty, or its image missing or inside the text.
 
-
-def _item(record: Record, text: Any, path: Any) -> Columns:
-    """Text and image of a query or target; ManifestError if it is empty or its image missing or inside the text."""
+    Args:
+        has_words: whether targets of a text alone begin with B3's instruction.
+    """
     text = str(text or "")
+    if is_target and has_words and text and not path:
+        text = f"{target_words(_subset(record.shard))}{text}"
     words = text.removeprefix(TOKEN)
     if TOKEN in words:
-        raise ManifestError(f"{TOKEN} inside the text {words[:60]!r}: models take one image, before the text")
+        raise ValueError(f"{TOKEN} inside the text {words[:60]!r}: models take one image, before the text")
     if not path and words != text:
-        raise ManifestError(f"the text {words[:60]!r} has {TOKEN} but the row names no image")
+        raise ValueError(f"the text {words[:60]!r} has {TOKEN} but the row names no image")
     if not path and not words.strip():
-        raise ManifestError("a query or target without text and image")
+        raise ValueError("a query or target without text and image")
     if not path:
         return {"text": words}
 
-    image_dir = _image_dir(record.job, record.source)
     file = locate(str(path), image_dir, record.source.name, inside=True)
     if not file.is_file():
-        raise ManifestError(f"{file}: no such image: unpack the images there, or name --option image_dir=DIR")
-    return {"text": words if words.strip() else None, "path": str(file.absolute())}
-
-
-def _image_dir(job: ImportJob, source: Source) -> Path:
-    return Path(job.options.get("image_dir", source.root))
+        raise ValueError(f"{file}: no such image: unpack the images there, or name --option image_dir=DIR")
+    return {"text": words if words.strip() else None, "path": file}

@@ -15,13 +15,12 @@ stay empty, because two rows may show the same one. Every subset becomes a separ
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import chain
+from collections.abc import Iterator
 from typing import Any
 
-from idmetric.data.importers.run import Columns, ImportJob, as_list
-from idmetric.data.old_manifest.errors import ManifestError
-from idmetric.data.old_manifest.table import Row
+from idmetric.data.importers.run import ImportJob
+from idmetric.data.importers.source import Record, Row, Source, as_list
+from idmetric.data.manifest import ManifestError
 
 # meaning of a column -> its usual names, the most likely first; --map query=NAME gives another
 NAMES = {
@@ -39,85 +38,71 @@ NAMES = {
 }  # fmt: skip
 
 
-def rows(job: ImportJob) -> Iterator[Row]:
+def mveb(job: ImportJob) -> Iterator[Row]:
     """The rows of each group, or one row for each image with an identity."""
-    source = job.open(known=chain.from_iterable(NAMES.values()))
-    column_of = discover(source.columns, job)
-    for record in job.records(source):
-        cells = {meaning: record.values[column] for meaning, column in column_of.items()}
-        stem, split = record.shard.stem, record.shard.split
-        subset = cells.get("subset")
-        if not subset and stem != split:
-            subset = stem
-        prefix = f"{subset}/" if subset else ""
-        identity = None
-        if "identity" in column_of:
-            identity = record.text(column_of["identity"])
-        if identity is not None:
-            identity = f"{prefix}{identity}"
-        name = f"{prefix}{split or 'all'}/{record.number:06d}"
-        shared = {"dataset": f"{job.name}/{prefix}".rstrip("/"), "split": split}
-        parameters = record.about(*column_of.values())
-
-        if "query" in column_of:
-            members = _members(cells, {"identity": identity, "parameters": parameters})
-            if len(members) > 1:
-                yield from record.group(name, members, parameters=record.origin, **shared)
-            else:
-                record.reject("the query has neither target nor negative")
-            continue
-        image = record.keep(cells["image"])
-        if not image:
-            record.reject("no image")
-            continue
-        if identity is None:
-            record.reject("no identity")
-            continue
-        mask = record.keep(cells.get("mask"), "mask")
-        yield job.row(identity, name, text=cells.get("instruction"), parameters=parameters, **shared, **image, **mask)
+    source = job.open()
+    column_of = discover(source)
+    return job.rows(source, lambda record: _rows(job, record, column_of))
 
 
-def discover(columns: Sequence[str], job: ImportJob) -> dict[str, str]:
+def discover(source: Source) -> dict[str, str]:
     """Meaning -> column of a table; ManifestError if they give neither queries nor labeled images."""
-    column_of = {}
-    for meaning, name in job.columns.items():
-        if meaning not in NAMES or meaning not in columns:
-            raise ManifestError(
-                f"--map {meaning}={name}: columns are {', '.join(columns)}, their meanings {', '.join(NAMES)}"
-            )
-        column_of[meaning] = meaning
-    for meaning, usual_names in NAMES.items():
-        for name in usual_names:
-            if name in columns and name not in job.columns:
+    column_of: dict[str, str] = {}
+    for meaning, names in NAMES.items():
+        for name in (meaning, *names) if meaning in source.renamed else names:
+            if name in source.columns and (name == meaning or name not in source.renamed):
                 column_of.setdefault(meaning, name)
 
     if "query" in column_of and column_of.get("identity") in ("label", "class"):
         del column_of["identity"]  # in a table of queries it may be a relevance or a category
-    if {"query", "target"} <= column_of.keys() or {"image", "identity"} <= column_of.keys():
+    is_known = {"query", "target"} <= column_of.keys() or {"image", "identity"} <= column_of.keys()
+    if is_known and source.renamed.keys() <= column_of.keys():
         return column_of
     raise ManifestError(
-        f"unknown columns: {', '.join(columns)}; name a query and its target (--map query=NAME --map target=NAME), or "
-        f"an image and its identity; there are {', '.join(NAMES)}"
+        f"unknown columns: {', '.join(source.columns)}; name a query and its target (--map query=NAME --map "
+        f"target=NAME), or an image and its identity; there are {', '.join(NAMES)}"
     )
 
 
-def _members(cells: Columns, about: Columns) -> dict[str, tuple[Any, Columns]]:
-    """The members of a query's group, as for `Record.group`; its identity and parameters are `about`."""
+def _rows(job: ImportJob, record: Record, column_of: dict[str, str]) -> list[Row]:
+    cells = {meaning: record.values[column] for meaning, column in column_of.items()}
+    stem, split = record.shard.stem, record.shard.split
+    subset = cells.get("subset") or (stem if stem != split else None)
+    prefix = f"{subset}/" if subset else ""
+    identity = record.text(column_of["identity"]) if "identity" in column_of else None
+    about: Row = {"identity": identity and f"{prefix}{identity}", "parameters": record.about(*column_of.values())}
+    shared: Row = {"dataset": f"{job.dataset}/{prefix}".rstrip("/"), "split": split}
+    name = f"{prefix}{split or 'all'}/{record.number:06d}"
+    if "query" in column_of:
+        members = _members(cells, about)
+        if len(members) < 2:
+            raise ValueError("the query has neither target nor negative")
+        origin = {"source": record.source.label, "row": record.number}
+        shared |= {"group": name, "parameters": origin}
+        return [{**shared, "id": f"{name}/{number}", **member} for number, member in enumerate(members)]
+
+    if identity is None:
+        raise ValueError("no identity")
+    images = {"path": cells["image"], "mask": cells.get("mask")}
+    return [{"id": name, "text": cells.get("instruction"), **shared, **about, **images}]
+
+
+def _members(cells: Row, about: Row) -> list[Row]:
+    """The rows of a query's group; its identity and parameters are `about`."""
     targets, texts, negatives = (_listed(cells.get(name)) for name in ("target", "target_text", "negative"))
     words = [str(cells[name]) for name in ("instruction", "query_text") if cells.get(name)]
-    members = [(cells["query"], {"slot": "query", "text": " ".join(words) or None, **about})]
+    members: list[Row] = [{"slot": "query", "path": cells["query"], "text": " ".join(words) or None, **about}]
     is_ranked = isinstance(cells.get("target"), list) and len(targets) > 1
     for number, target in enumerate(targets):
-        columns: Columns = {"slot": "positive"}
+        member: Row = {"slot": "positive", "path": target}
         if is_ranked:
-            columns = {"slot": "candidate", "label": float(number == 0)}
+            member |= {"slot": "candidate", "label": float(number == 0)}
         if texts:
-            columns["text"] = str(texts[min(number, len(texts) - 1)])
+            member["text"] = str(texts[min(number, len(texts) - 1)])
         if number == 0:
-            columns["identity"] = about["identity"]
-        members.append((target, columns))
-    members += [(negative, {"slot": "negative"}) for negative in negatives]
-    return {str(number): member for number, member in enumerate(members)}
+            member["identity"] = about["identity"]
+        members.append(member)
+    return members + [{"slot": "negative", "path": negative} for negative in negatives]
 
 
 def _listed(cell: Any) -> list[Any]:

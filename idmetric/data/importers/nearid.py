@@ -17,20 +17,19 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 
-from idmetric.data.importers.run import Columns, ImportJob, Record
-from idmetric.data.importers.source import Source, read_json
-from idmetric.data.old_manifest.errors import ManifestError
-from idmetric.data.old_manifest.table import Row
+from idmetric.data.importers.run import ImportJob
+from idmetric.data.importers.source import Record, Row, Source, read_json
+from idmetric.data.manifest import ManifestError
 
 VIEWS = (1, 2, 3)
-_PROMPTS = tuple(f"prompts{view}" for view in VIEWS)
 
-# identity -> its split, and the mask columns of each view, which distractors inherit
-Scenes = dict[str, tuple[str | None, dict[int, Columns]]]
+# identity -> its split, and the mask of each view, which distractors inherit
+Scenes = dict[str, tuple[str | None, dict[int, Path | None]]]
 
 
-def rows(job: ImportJob) -> Iterator[Row]:
+def nearid(job: ImportJob) -> Iterator[Row]:
     """Positives of all sources first, then distractors."""
     sources = [job.open(source=source) for source in job.sources]
     with_ids = ["id" in source.columns for source in sources]
@@ -51,96 +50,83 @@ def rows(job: ImportJob) -> Iterator[Row]:
 
 
 def _positives(job: ImportJob, source: Source, scenes: Scenes) -> Iterator[Row]:
-    for record, identity, split in _named(job, source):
-        masks: dict[int, Columns] = {}
+    published = _published_splits(source)
+
+    def views(record: Record) -> list[Row]:
+        identity, split = _named(record, published)
+        values, rows = record.values, []
+        masks: dict[int, Path | None] = {}
         scenes[identity] = split, masks
         for view in VIEWS:
-            image = record.keep(record.values.get(f"images{view}"))
-            if not image:
-                continue
-            masks[view] = record.keep(record.values.get(f"masks{view}"), "mask")
-            yield job.row(
-                identity,
-                f"{identity}/view{view}",
-                text=record.values.get(f"prompts{view}"),
-                parameters={**record.about("id", "split", "category", *_PROMPTS), "x_view": view},
-                **_scene(record, identity, split, view),
-                **image,
-                **masks[view],
-            )
+            if values.get(f"images{view}"):
+                masks[view] = job.keep(values.get(f"masks{view}"), source.locate)
+                row = {"identity": identity, "id": f"{identity}/view{view}", "path": values[f"images{view}"]}
+                row |= {"mask": masks[view], "text": values.get(f"prompts{view}"), "split": split}
+                row["parameters"] = record.about("id", "split", "category", *(f"prompts{view}" for view in VIEWS))
+                rows.append({**row, **_scene(job, record, identity, view)})
+        return rows
+
+    return job.rows(source, views)
 
 
 def _distractors(job: ImportJob, source: Source, scenes: Scenes) -> Iterator[Row]:
+    published = _published_splits(source)
     engine = re.sub("^NearID[-_]", "", source.name.rsplit("/", 1)[-1], flags=re.IGNORECASE)  # such as Flux_1024
-    lone = 0
-    for record, identity, split in _named(job, source):
+
+    def views(record: Record) -> list[Row]:
+        identity, split = _named(record, published)
         if scenes and identity not in scenes:
-            name = f"{job.name}/{identity}"
-            record.reject(f"no positive {name!r} for this distractor (--map id=NAME names the column of ids)")
-            continue
+            name = f"{job.dataset}/{identity}"
+            raise ValueError(f"no positive {name!r} for this distractor (--map id=NAME names the column of ids)")
         split, masks = scenes.get(identity, (split, {}))
+        rows = []
         for view in VIEWS:
-            cell = record.values.get(f"nimg{view}")
-            if scenes and view not in masks:
-                lone += bool(cell)
-                continue
-            image = record.keep(cell)
-            if not image:
-                continue
-            name = f"{identity}/view{view}/{engine}"
-            yield job.row(
-                name,
-                name,
-                role="distractor",
-                engine=engine,
-                parent=f"{identity}/view{view}",
-                parameters={**record.origin, "x_view": view},
-                **_scene(record, identity, split, view),
-                **image,
-                **masks.get(view, {}),
-            )
-    if lone:
-        warnings.warn(f"{source.name}: {lone} distractors of views without a positive are left out", stacklevel=2)
+            image = record.values.get(f"nimg{view}")
+            if image and scenes and view not in masks:
+                warnings.warn(f"{source.name}: distractors of views without a positive are left out", stacklevel=2)
+            elif image:
+                name = f"{identity}/view{view}/{engine}"
+                row = {"identity": name, "id": name, "path": image, "mask": masks.get(view), "split": split}
+                row |= {"role": "distractor", "engine": engine, "parent": f"{identity}/view{view}"}
+                row["parameters"] = {"source": source.label, "row": record.number}
+                rows.append({**row, **_scene(job, record, identity, view)})
+        return rows
+
+    return job.rows(source, views)
 
 
-def _scene(record: Record, identity: str, split: str | None, view: int) -> Columns:
+def _scene(job: ImportJob, record: Record, identity: str, view: int) -> Row:
     """The columns of all images of a view, which is their background."""
-    background = f"{record.job.name}/{identity}/view{view}"
-    return {"split": split, "domain": "objects", "category": record.values.get("category"), "background": background}
+    background = f"{job.dataset}/{identity}/view{view}"
+    return {"domain": "objects", "category": record.values.get("category"), "background": background, "x_view": view}
 
 
-def _named(job: ImportJob, source: Source) -> Iterator[tuple[Record, str, str | None]]:
-    """Each row with its identity and split; rows with an empty id are left out."""
-    split_of = _positions(source)
-    has_parts = len({shard.split for shard in source.shards}) > 1
-    for position, record in enumerate(job.records(source)):
-        name = record.text("id")
-        if "id" in source.columns and name is None:
-            record.reject("column 'id' is empty")
-            continue
-        identity = name or f"{record.number:05d}"
-        split = record.values.get("split") or split_of.get(position)
-        if has_parts:
-            split = split or record.shard.split
-            if "id" not in source.columns:
-                identity = f"{record.shard.split}/{identity}"
-        yield record, identity, split
+def _named(record: Record, published: dict[int, str]) -> tuple[str, str | None]:
+    """Identity and split of a row; ValueError for an empty id."""
+    name = record.text("id")
+    part = record.shard.split if _is_in_parts(record.source) else None
+    if "id" not in record.source.columns:
+        name = "/".join(filter(None, (part, f"{record.number:05d}")))
+    elif name is None:
+        raise ValueError("column 'id' is empty")
+    return name, record.values.get("split") or published.get(record.number) or part
 
 
-def _positions(source: Source) -> dict[int, str]:
-    """Row -> split, from the published lists of row positions; {} if the table has a column of splits."""
-    split_of: dict[int, str] = {}
-    if "split" in source.columns:
-        return split_of
+def _published_splits(source: Source) -> dict[int, str]:
+    """Row -> split, from the published lists of row positions; {} if the set is stored in parts, or has a column."""
+    splits: dict[int, str] = {}
+    if "split" in source.columns or _is_in_parts(source):
+        return splits
     for split in ("train", "val", "test"):
         file = source.root / "splits" / f"{split}.json"
-        if not file.is_file():
-            continue
-        for position in read_json(file, list):
-            is_position = isinstance(position, int) and position in range(source.count)
-            if not is_position or position in split_of:
+        for position in read_json(file, list) if file.is_file() else ():
+            if position not in range(len(source)) or position in splits:
                 raise ManifestError(
-                    f"{file.parent}: its lists are not positions of {source.count} rows, each of one split"
+                    f"{file.parent}: its lists are not positions of {len(source)} rows, each of one split"
                 )
-            split_of[position] = split
-    return split_of
+            splits[position] = split
+    return splits
+
+
+def _is_in_parts(source: Source) -> bool:
+    return len({shard.split for shard in source.shards}) > 1

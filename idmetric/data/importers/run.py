@@ -4,115 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import math
+import io
 import os
-from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from idmetric.data.importers import KINDS, PACKAGE
-from idmetric.data.importers.images import content, ending_of
-from idmetric.data.importers.source import Shard, Source, open_source
-from idmetric.data.old_manifest.check import Progress
-from idmetric.data.old_manifest.schema import COLUMNS, ManifestError, text_of
-from idmetric.data.old_manifest.table import Manifest, Row, warn_of_twins
-from idmetric.metric.files import StrPath, parse_json, replacing, shown
-from idmetric.metric.paths import matches, pattern_folder
-from idmetric.tables import first_few, number_of
+import pandas as pd
+from PIL import Image
 
-Columns = dict[str, Any]  # of a row
-
-_LONGEST = 2000  # characters of a column that parameters keep
-_FREE = "x_"  # how the names of free columns begin
-
-
-@dataclass(frozen=True)
-class Record:
-    """A row of a table.
-
-    Attributes:
-        number: counted from 0 within its split.
-        values: by the expected names of their columns (`--map`).
-    """
-
-    job: ImportJob
-    source: Source
-    shard: Shard
-    number: int
-    values: Columns
-
-    @property
-    def where(self) -> str:
-        """The name of the row for messages, counted from 1."""
-        row = f"{self.source.name}: row {self.number + 1}"
-        return f"{row} of {self.shard.split}" if self.shard.split else row
-
-    @property
-    def origin(self) -> Columns:
-        """Where it comes from, for the parameters of its rows."""
-        return {"source": self.source.label, "row": self.number}
-
-    def text(self, column: str) -> str | None:
-        """The name or id in a column, see `text_of`; None if it is empty or missing."""
-        return as_name(self.values.get(column), f"{self.where}, column {column!r}")
-
-    def number_in(self, column: str) -> float:
-        """The number in a column; ManifestError for another value, or none."""
-        return self._number(self.values.get(column), column)
-
-    def list_in(self, column: str) -> list[Any]:
-        """The list in a column, in CSV as JSON; empty without one. ManifestError for other values."""
-        cell = self.values.get(column)
-        values = cell
-        if isinstance(cell, str) and cell.startswith("["):
-            with suppress(ValueError):
-                values = parse_json(cell)
-        if values is None:
-            return []
-        if not isinstance(values, list):
-            raise ManifestError(f"{self.where}, column {column!r}: {shown(cell)} is not a list")
-        return values
-
-    def numbers_in(self, column: str) -> list[float]:
-        """The list of numbers in a column; errors as `list_in` and `number_in`."""
-        return [self._number(value, column) for value in self.list_in(column)]
-
-    def _number(self, value: Any, column: str) -> float:
-        try:
-            return number_of(value) if isinstance(value, str) else float(value)
-        except (TypeError, ValueError) as error:
-            raise ManifestError(f"{self.where}, column {column!r}: {shown(value)} is not a number") from error
-
-    def reject(self, reason: object) -> None:
-        """Leave the row out."""
-        self.job.rejected.append(f"{self.where}: {reason}")
-
-    def keep(self, value: Any, column: str = "path") -> Columns:
-        """`ImportJob.keep` of one of its images."""
-        return self.job.keep(value, column, self.source.locate)
-
-    def about(self, *used: str) -> Columns:
-        """Its origin, and its short values apart from the columns used."""
-        return {**self.origin, **scalars(self.values, *used)}
-
-    def group(self, name: str, members: Mapping[str, tuple[Any, Columns]], **shared: Any) -> Iterator[Row]:
-        """The rows of a group of images; it is left out if one is missing.
-
-        Args:
-            members: slot (or another end of the id) -> image, and the columns of its row.
-            shared: columns of all rows.
-        """
-        images = {slot: self.keep(image) for slot, (image, _) in members.items()}
-        if not all(images.values()):
-            self.reject("an image of the group is missing")
-            return
-        for slot, (_, columns) in members.items():
-            row = {"slot": slot, **shared, **columns, **images[slot]}
-            yield self.job.row(row.pop("identity", None), f"{name}/{slot}", group=name, **row)
+from idmetric.data.importers import KINDS
+from idmetric.data.importers.source import Row, Source, name_of, open_source
+from idmetric.data.manifest import PATHS, ManifestError, checked, warn_of_twins
+from idmetric.metric.files import StrPath, replacing
+from idmetric.metric.images import open_file
+from idmetric.tables import first_few
 
 
 @dataclass
@@ -122,15 +30,14 @@ class ImportJob:
     Attributes:
         kind: one of `KINDS`.
         sources: files, folders or Hub ids; "nearid" accepts several, because its sets belong together.
-        images: folder for images that the source holds as bytes; a stopped import resumes. None keeps bytes in the
-            manifest and in memory, which suits small datasets.
+        images: folder for images that the source holds as bytes; a stopped import resumes.
         name: of the dataset (default: the kind's; for "folder" and "table" the source's). Identities and ids start
             with it, which keeps merged manifests apart.
         revision, files, columns: as for `open_source`.
         options: of `KINDS[kind].options`.
         limit: number of rows of each source to stop after.
+        progress: (items, total, name) -> the items, with progress shown.
         dry: write no images.
-        named: whether the user named the dataset.
         rejected: rows that were left out, and the reasons; grows while the importer runs.
         written: files of images, which are named by their content.
 
@@ -147,9 +54,8 @@ class ImportJob:
     columns: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict)
     limit: int | None = None
-    progress: Progress = lambda items, total, what: items
+    progress: Callable[[Iterable[Any], int | None, str], Iterable[Any]] = lambda items, total, name: items
     dry: bool = False
-    named: bool = field(init=False)
     rejected: list[str] = field(default_factory=list, init=False)
     written: set[Path] = field(default_factory=set, init=False)
 
@@ -166,25 +72,17 @@ class ImportJob:
                 options = ", ".join(kind.options) or "none"
                 raise ManifestError(f"unknown option {option!r} of {self.kind}; there are {options}")
 
-        self.named = bool(self.name)
-        if not self.named and self.kind in ("folder", "table"):
-            source = os.fspath(self.sources[0])
-            if matches(source):
-                source = pattern_folder(source)
-            self.name = Path(source).resolve().stem
-        elif not self.named:
-            self.name = self.kind
+    @property
+    def dataset(self) -> str:
+        """The name of the dataset."""
+        default = Path(self.sources[0]).resolve().stem if self.kind in ("folder", "table") else self.kind
+        return self.name or default
 
     # Reading
 
-    def open(self, *columns: str, source: StrPath | None = None, known: Iterable[str] = ()) -> Source:
-        """Open a source, by default the first one, as a table that has these columns; raises as `Source.need`.
-
-        Args:
-            known: further columns that the importer uses.
-        """
-        names = {*columns, *known, *COLUMNS}
-        table = open_source(source or self.sources[0], self.revision, self.files, self.columns, names)
+    def open(self, *columns: str, source: StrPath | None = None) -> Source:
+        """Open a source, by default the first one, as a table that has these columns; raises as `Source.need`."""
+        table = open_source(source or self.sources[0], self.revision, self.files, self.columns)
         table.need(*columns)
         return table
 
@@ -195,20 +93,6 @@ class ImportJob:
             raise ManifestError(f"{path}: no such folder; {KINDS[self.kind].line}")
         return path
 
-    def limited(self, items: Sequence[Any], what: str) -> Iterable[Any]:
-        """The items up to the limit, with progress shown."""
-        items = items[: self.limit]
-        return self.progress(items, len(items), what)
-
-    def records(self, source: Source) -> Iterator[Record]:
-        """The rows of a table, up to the limit, with progress shown."""
-        rows = islice(source.rows(), self.limit)
-        total = len(range(source.count)[: self.limit])
-        counts: Counter[str | None] = Counter()
-        for shard, values in self.progress(rows, total, source.name):
-            yield Record(self, source, shard, counts[shard.split], values)
-            counts[shard.split] += 1
-
     def choice(self, option: str, *words: str) -> str:
         """The value of an option that is one of several words, by default the first; ManifestError for others."""
         word = self.options.get(option, words[0])
@@ -218,74 +102,83 @@ class ImportJob:
 
     # Writing
 
-    def keep(self, value: Any, column: str = "path", locate: Callable[[str], Path] = Path) -> Columns:
-        """The columns of a row that hold this image; {} if there is no image. Equal images share a file.
+    def rows(self, items: Source | Sequence[Any], rows_of: Callable[[Any], Iterable[Row]]) -> Iterator[Row]:
+        """The rows of a manifest that `rows_of` makes of each item or record, up to the limit, with progress shown.
 
         Args:
-            value: bytes, a path, {"bytes": ..., "path": ...} as `datasets` stores images, or None.
-            column: "path", "mask" or "part_mask".
-            locate: returns the file of a path, such as `Source.locate`.
+            rows_of: returns rows in which `path` and masks may be bytes. An empty `path` cannot be used. Identity, id,
+                group and parent get the dataset's name in front. ValueError: why an item gives no rows, which goes to
+                `rejected`; a ManifestError stops the import.
+        """
+        locate = items.locate if isinstance(items, Source) else Path
+        total = len(range(len(items))[: self.limit])
+        for item in self.progress(islice(items, self.limit), total, self.dataset):
+            try:
+                yield from [self._row(columns, f"{item}", locate) for columns in rows_of(item)]
+            except ManifestError:
+                raise
+            except ValueError as reason:
+                self.rejected.append(f"{item}: {reason}")
+
+    def _row(self, columns: Row, where: str, locate: Callable[[str], Path]) -> Row:
+        row = {"dataset": self.dataset, **columns}
+        for column in PATHS:
+            file = self.keep(row.get(column), locate)
+            row[column] = file and str(file)
+        if "path" in columns and row["path"] is None:
+            raise ValueError("an image of the group is missing" if "group" in columns else "no image")
+        for column in ("identity", "id", "group", "parent"):
+            name = name_of(row.get(column), f"{where}, column {column!r}")
+            row[column] = name and f"{self.dataset}/{name}"
+        return row
+
+    def keep(self, image: Any, locate: Callable[[str], Path] = Path) -> Path | None:
+        """The file of an image. Bytes are written to a file that is named by its content: equal images share a file.
+
+        Args:
+            image: bytes, text in a table, {"bytes": ..., "path": ...} as `datasets` stores images, a path, or None.
+            locate: returns the file that a text names, such as `Source.locate`.
 
         Raises:
-            ManifestError: for a value of another type, or a forbidden path.
+            ManifestError: for a value of another type, a forbidden path, or bytes without a folder to write them to.
             OutputError: if a file cannot be written.
         """
-        data, path = content(value)
-        if path is not None:
-            return {column: str(locate(path).absolute())}
-        if data is None:
-            return {}
+        if isinstance(image, dict):
+            image = image.get("path") if image.get("bytes") is None else image["bytes"]
+        if image is None or image == "":
+            return None
+        if isinstance(image, str | Path):
+            file = image if isinstance(image, Path) else locate(image)
+            return file.absolute()
+        if not isinstance(image, bytes):
+            raise ManifestError(f"a {type(image).__name__} is not an image; give bytes or a path")
         if self.images is None:
-            return {"image_bytes" if column == "path" else f"{column}_bytes": data}
+            raise ManifestError(f"{self.dataset} holds images as bytes; name a folder for them: images=FOLDER")
 
-        digest = hashlib.sha256(data).hexdigest()
-        file = Path(self.images, digest[:2], f"{digest[:32]}{ending_of(data)}")
+        digest = hashlib.sha256(image).hexdigest()
+        file = Path(self.images, digest[:2], f"{digest[:32]}{_ending_of(image)}").absolute()
         self.written.add(file)
         if not self.dry and not file.is_file():
             with replacing(file, parents=True) as temporary:
-                temporary.write_bytes(data)
-        return {column: str(file.absolute())}
+                temporary.write_bytes(image)
+        return file
 
-    def row(self, identity: object, name: str, file: Path | None = None, /, **columns: Any) -> Row:
-        """A row; identity, id, group and parent get the dataset's name in front. `file` is the image, if it is one."""
-        columns = {"dataset": self.name, **columns, "identity": identity, "id": name}
-        for column in ("identity", "id", "group", "parent"):
-            text = as_name(columns.get(column), f"{self.name}: {column!r} of {name!r}")
-            if text is not None:
-                columns[column] = f"{self.name}/{text}"
-        if file is not None:
-            columns["path"] = str(file.absolute())
-        return Row(**columns)
-
-    def run(self) -> Manifest:
-        """Import; parameters named x_... become free columns."""
+    def run(self) -> pd.DataFrame:
+        """Import."""
         kind = KINDS[self.kind]
-        module = importlib.import_module(f"{PACKAGE}.{kind.module}")
-        rows = getattr(module, self.kind, None) or module.rows
-
-        free: dict[str, dict[int, Any]] = defaultdict(dict)  # column -> row -> value
-        manifest = Manifest.from_rows(_without_free(rows(self), free), name=self.name)
-        if not len(manifest):
+        module = importlib.import_module(f"idmetric.data.importers.{kind.module}")
+        importer = getattr(module, self.kind, None) or module.rows
+        rows = [*importer(self)]
+        if not rows:
             reason = f"; {self.rejected[0]}" if self.rejected else ""
             raise ManifestError(f"{', '.join(map(str, self.sources))}: nothing to import ({kind.line}){reason}")
-        for name, values in sorted(free.items()):
-            manifest = manifest.replace(**{name: [values.get(row) for row in range(len(manifest))]})
-        return manifest
-
-
-def _without_free(rows: Iterable[Row], free: dict[str, dict[int, Any]]) -> Iterator[Row]:
-    """The rows without their parameters x_..., which are moved to `free`."""
-    for number, row in enumerate(rows):
-        parameters = dict(row.parameters or {})
-        for name in [name for name in parameters if name.startswith(_FREE)]:
-            free[name][number] = parameters.pop(name)
-        yield replace(row, parameters=parameters or None)
+        return checked(pd.DataFrame(rows, dtype=object), name=self.dataset)  # objects keep whole numbers exact
 
 
 def import_dataset(
     kind: str, sources: StrPath | Sequence[StrPath], *, on_error: str = "fail", **settings: Any
-) -> Manifest:
-    """The manifest of a published dataset or folder; its paths are absolute until it is written.
+) -> pd.DataFrame:
+    """The manifest of a published dataset or folder.
 
     Args:
         kind, sources, settings: of `ImportJob`, such as images, name, columns, options and limit.
@@ -299,37 +192,28 @@ def import_dataset(
     if isinstance(sources, str | os.PathLike):
         sources = [sources]
     job = ImportJob(kind, sources, **settings)
-    manifest = job.run()
+    table = job.run()
     if job.rejected and on_error != "skip":
         lines = "\n  ".join(first_few(job.rejected))
         raise ManifestError(
             f"{len(job.rejected)} rows cannot be imported; fix them, or leave them out (--on-error skip):\n  {lines}"
         )
-    warn_of_twins(manifest)
-    return manifest
+    warn_of_twins(table)
+    return table
 
 
-def as_name(value: Any, where: str) -> str | None:
-    """The text of a name or id, see `text_of`; ManifestError, which says where it stands, for other values."""
+def png(image: Image.Image) -> bytes:
+    """An image as PNG, kept without loss."""
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    return file.getvalue()
+
+
+def _ending_of(data: bytes) -> str:
+    """The extension by content, because published names are often wrong; ".bin" if the bytes are not an image."""
     try:
-        return text_of(value)
-    except (TypeError, UnicodeEncodeError) as error:
-        raise ManifestError(f"{where}: {shown(value)} is not a name; give text or a whole number") from error
-
-
-def scalars(values: Columns, *used: str) -> Columns:
-    """The remaining short values of a row, for its parameters, without NaN and infinity."""
-    short = {}
-    for name, value in values.items():
-        if name in used or not isinstance(value, str | int | float) or len(str(value)) > _LONGEST:
-            continue
-        if not isinstance(value, float) or math.isfinite(value):
-            short[name] = value
-    return short
-
-
-def as_list(cell: Any) -> list[Any]:
-    """The values of a cell that holds a list, one value or nothing."""
-    if cell is None:
-        return []
-    return cell if isinstance(cell, list) else [cell]
+        with open_file(io.BytesIO(data)) as image:
+            kind = image.format or "bin"
+    except Exception:  # plugins raise many kinds of error on damaged headers
+        return ".bin"
+    return {"JPEG": ".jpg", "MPO": ".jpg"}.get(kind, f".{kind.lower()}")

@@ -7,38 +7,43 @@ datasets with a card that breaks the loader (MVEB) can be read.
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from fnmatch import fnmatch
-from functools import cached_property
 from pathlib import Path, PureWindowsPath
 from posixpath import normpath
 from typing import Any
 
-from idmetric.data.old_manifest.errors import ManifestError
+from idmetric.data.manifest import ManifestError, text_of
 from idmetric.data.split import split_word
-from idmetric.metric.files import StrPath, parse_json, read_json_file
-from idmetric.metric.paths import is_address, matches, pattern_folder, walk, with_slashes
-from idmetric.tables import column_names, read_table
+from idmetric.metric.files import StrPath, read_json_file, shown
+from idmetric.metric.paths import is_address, walk, with_slashes
+from idmetric.tables import number_of, read_table
+
+Row = dict[str, Any]  # columns of a source, or of a manifest
 
 ENDINGS = (".parquet", ".arrow", ".csv", ".tsv", ".jsonl")
 _LISTS = ".txt"  # a table only where it is named: SOP's Ebay_train.txt, with spaces between its columns
 _BATCH = 16  # rows read at once: rows may hold several images of megabytes
-_STATE = "state.json"  # of `datasets.Dataset.save_to_disk`
 _OF_ALL_SPLITS = ("index", "database")  # tables of these names hold all splits, unlike folders
+_LONGEST = 2000  # characters of a column that parameters keep
 _SHARD = re.compile(r"-\d{3,}-of-\d{3,}(-[0-9a-f]+)?$")
 
 
 @dataclass(frozen=True)
 class Shard:
-    """A file of rows."""
+    """A file of rows: its path, the split that its name gives, its columns, and its number of rows."""
 
     path: Path
     split: str | None
+    columns: tuple[str, ...]
+    count: int
 
     @property
     def stem(self) -> str:
@@ -57,7 +62,6 @@ class Source:
         root: the folder that holds its files.
         revision: commit on the Hub; None for local files.
         renamed: name under which rows have a column -> its name in the files.
-        known: columns that an importer uses, which text tables may have in capitals and with spaces.
     """
 
     name: str
@@ -65,70 +69,123 @@ class Source:
     shards: tuple[Shard, ...]
     revision: str | None = None
     renamed: Mapping[str, str] = field(default_factory=dict)
-    known: frozenset[str] = frozenset()
 
     @property
     def label(self) -> str:
         """Name and revision, for a row's parameters."""
         return f"{self.name}@{self.revision}" if self.revision else self.name
 
-    @cached_property
-    def _heads(self) -> list[tuple[list[str], int]]:
-        """Columns and number of rows of each file."""
-        heads = []
-        for shard in self.shards:
-            with _readable(shard.path):
-                names, count, _ = _opened(shard.path, self._spellings)
-                column_names(names, ())  # refuses one that occurs twice
-            heads.append((names, count))
-        return heads
-
     @property
-    def _spellings(self) -> frozenset[str]:
-        """The columns that are recognized in other spellings; a name of --map is as in the file."""
-        return self.known - {*self.renamed.values()}
+    def columns(self) -> dict[str, str]:
+        """Names of the columns of all files, in order of appearance, renamed ones last -> their names in the files."""
+        stored = {column: column for shard in self.shards for column in shard.columns}
+        columns = {name: name for name in stored if name not in {*self.renamed, *self.renamed.values()}}
+        return columns | {name: column for name, column in self.renamed.items() if column in stored}
 
-    @cached_property
-    def columns(self) -> tuple[str, ...]:
-        """Names of the columns of all files, in order of appearance; renamed ones last."""
-        stored: dict[str, None] = {}
-        for names, _ in self._heads:
-            stored |= dict.fromkeys(names)
-        renamed = {*self.renamed, *self.renamed.values()}
-        columns = [name for name in stored if name not in renamed]
-        columns += [name for name, stored_name in self.renamed.items() if stored_name in stored]
-        return tuple(columns)
-
-    @property
-    def count(self) -> int:
-        """Number of rows."""
-        return sum(count for _, count in self._heads)
+    def __len__(self) -> int:
+        return sum(shard.count for shard in self.shards)
 
     def need(self, *columns: str) -> None:
         """Check that it has these columns; the ManifestError names its columns and the option to map them."""
         for column in columns:
-            if column in self.columns:
-                continue
-            raise ManifestError(
-                f"{self.name}: no column {self.renamed.get(column, column)!r}; there are "
-                f"{', '.join(self.columns) or 'none'} (name another by --map {column}=NAME)"
-            )
+            if column not in self.columns:
+                raise ManifestError(
+                    f"{self.name}: no column {self.renamed.get(column, column)!r}; there are "
+                    f"{', '.join(self.columns) or 'none'} (name another by --map {column}=NAME)"
+                )
 
     def locate(self, path: str) -> Path:
         """The file that a row names, relative to the root or, in local tables, absolute; raises as `locate`."""
         return locate(path, self.root, self.name, inside=self.revision is not None)
 
-    def rows(self) -> Iterator[tuple[Shard, dict[str, Any]]]:
+    def __iter__(self) -> Iterator[Record]:
         """Each row; NaN, and a column that its file lacks, is None."""
-        stored_names = {name: self.renamed.get(name, name) for name in self.columns}
+        columns = self.columns
+        counts: Counter[str | None] = Counter()
         for shard in self.shards:
-            for row in _rows(shard.path, self._spellings):
-                cells = {}
-                for name, stored_name in stored_names.items():
-                    cell = row.get(stored_name)
-                    is_missing = isinstance(cell, float) and math.isnan(cell)  # as pandas writes missing values
-                    cells[name] = None if is_missing else cell
-                yield shard, cells
+            for row in _rows(shard.path):
+                values = {}
+                for name, column in columns.items():
+                    cell = row.get(column)
+                    is_nan = isinstance(cell, float) and cell != cell  # as pandas writes missing values
+                    values[name] = None if is_nan else cell
+                yield Record(self, shard, counts[shard.split], values)
+                counts[shard.split] += 1
+
+
+@dataclass(frozen=True)
+class Record:
+    """A row of a table.
+
+    Attributes:
+        number: counted from 0 within its split.
+        values: by the expected names of their columns (`--map`).
+    """
+
+    source: Source
+    shard: Shard
+    number: int
+    values: Row
+
+    def __str__(self) -> str:
+        """The name of the row for messages, counted from 1."""
+        row = f"{self.source.name}: row {self.number + 1}"
+        return f"{row} of {self.shard.split}" if self.shard.split else row
+
+    def about(self, *used: str) -> Row:
+        """Where it comes from, and its short values apart from the columns used, for the parameters of its rows."""
+        return {"source": self.source.label, "row": self.number, **scalars(self.values, *used)}
+
+    def take(self, **columns: str) -> Row:
+        """The values of these columns under other names; None for a missing one."""
+        return {name: self.values.get(column) for name, column in columns.items()}
+
+    def text(self, column: str) -> str | None:
+        """The name or id in a column, see `name_of`; None if it is empty or missing."""
+        return name_of(self.values.get(column), f"{self}, column {column!r}")
+
+    def number_in(self, column: str) -> float:
+        """The number in a column; ManifestError for another value, or none."""
+        value: Any = self.values.get(column)
+        try:
+            return number_of(value) if isinstance(value, str) else float(value)
+        except (TypeError, ValueError) as error:
+            raise ManifestError(f"{self}, column {column!r}: {shown(value)} is not a number") from error
+
+    def list_in(self, column: str) -> list[Any]:
+        """The list in a column, in CSV as JSON; empty without one. ManifestError for other values."""
+        values = self.values.get(column)
+        if isinstance(values, str) and values.startswith("["):
+            with suppress(ValueError):  # refused below
+                values = json.loads(values)
+        if not isinstance(values, list | None):
+            raise ManifestError(f"{self}, column {column!r}: {shown(values)} is not a list")
+        return values or []
+
+
+def name_of(value: Any, where: str) -> str | None:
+    """The text of a name or id, see `text_of`; ManifestError, which says where it stands, for other values."""
+    try:
+        return None if value in (None, "") else text_of(value)
+    except (TypeError, ValueError) as error:
+        raise ManifestError(f"{where}: {shown(value)} is not a name; give text or a whole number") from error
+
+
+def scalars(values: Row, *used: str) -> Row:
+    """The remaining short values of a row, for its parameters, without NaN and infinity."""
+    short = {}
+    for name, value in values.items():
+        is_short = isinstance(value, str | int | float) and len(str(value)) <= _LONGEST
+        if name not in used and is_short and (isinstance(value, str) or math.isfinite(value)):
+            short[name] = value
+    return short
+
+
+def as_list(cell: Any) -> list[Any]:
+    """The values of a cell that holds a list, one value or nothing."""
+    if cell is None:
+        return []
+    return cell if isinstance(cell, list) else [cell]
 
 
 def locate(path: str, root: Path, name: str, inside: bool) -> Path:
@@ -148,53 +205,45 @@ def locate(path: str, root: Path, name: str, inside: bool) -> Path:
 
 
 def open_source(
-    source: StrPath,
-    revision: str | None = None,
-    files: str | None = None,
-    renamed: Mapping[str, str] | None = None,
-    known: Iterable[str] = (),
+    source: StrPath, revision: str | None = None, files: str | None = None, renamed: Mapping[str, str] | None = None
 ) -> Source:
-    """A file, a folder with tables or `save_to_disk` folders, a pattern, or a dataset of the Hub (`owner/name`).
+    """A file, a folder with tables or `save_to_disk` folders, or a dataset of the Hub (`owner/name`).
 
     Args:
         revision: branch, tag or commit on the Hub.
         files: pattern of the files to use, such as "sample/*.parquet".
         renamed: expected column -> its name in the files (`--map`).
-        known: see `Source`.
 
     Raises:
-        ManifestError: if it does not exist, or holds no table.
+        ManifestError: if it does not exist, holds no table, or a table that cannot be read.
     """
-    root = Path(source)
-    matched = [Path(path) for path in matches(os.fspath(source))]
-    if matched:
-        root = Path(pattern_folder(os.fspath(source)) or ".")
-        name, commit = root.resolve().name, None
-    elif root.exists():
-        name, commit = root.resolve().name, None
-        if revision is not None:
-            raise ManifestError(f"{root} is a local {'folder' if root.is_dir() else 'file'}, which has no revision")
-    else:
+    root, commit = Path(source), None
+    if not root.exists():
         name = os.fspath(source)
         commit, sizes = hub_files(name, revision, files)
         with _hub_errors(name):
             from huggingface_hub import snapshot_download
 
-            folder = snapshot_download(name, repo_type="dataset", revision=commit, allow_patterns=[*sizes])
-            root = Path(folder)
+            root = Path(snapshot_download(name, repo_type="dataset", revision=commit, allow_patterns=[*sizes]))
+    elif revision is not None:
+        raise ManifestError(f"{root} is a local {'folder' if root.is_dir() else 'file'}, which has no revision")
+    else:
+        name = root.resolve().name
 
-    shards = _shards(root, files) if not matched else ()
-    for path in matched:
-        split = _split_of(path.relative_to(root))
-        shards += tuple(replace(shard, split=shard.split or split) for shard in _shards(path, files))
+    shards = []
+    for path in _tables_below(root, files):
+        columns, count, _ = _opened(path)
+        if len({*columns}) < len(columns):
+            raise ManifestError(f"{path}: two columns have one name: {', '.join(columns)}; rename or remove one")
+        split = None if path == root else _split_of(path, path.relative_to(root))
+        shards.append(Shard(path, split, tuple(columns), count))
     if not shards:
         matching = f" that matches {files!r}" if files else ""
         raise ManifestError(
             f"{source}: no {', '.join(ENDINGS)} file and no folder of save_to_disk{matching}; unpack archives, or on "
             "the Hub try --revision refs/convert/parquet"
         )
-    folder = root if root.is_dir() else root.parent
-    return Source(name, folder, shards, commit, renamed or {}, frozenset(known))
+    return Source(name, root if root.is_dir() else root.parent, tuple(shards), commit, renamed or {})
 
 
 def hub_files(repo: str, revision: str | None = None, files: str | None = None) -> tuple[str, dict[str, int]]:
@@ -229,51 +278,45 @@ def _hub_errors(repo: str) -> Iterator[None]:
         ) from error
 
 
-def _shards(folder: Path, files: str | None) -> tuple[Shard, ...]:
-    """A file, or the tables in a folder at any depth, sorted."""
-    if not folder.is_dir():
-        is_table = folder.is_file() and folder.suffix.lower() in (*ENDINGS, _LISTS)
-        return (Shard(folder, None),) if is_table else ()
-    shards = []
-    for path in walk(folder):
-        name = path.relative_to(folder)
-        if path.suffix.lower() not in ENDINGS or not fnmatch(name.as_posix(), files or "*"):
-            continue
-        split = _split_of(name)
-        state_file = path.with_name(_STATE)
-        if path.suffix.lower() == ".arrow" and state_file.is_file():
-            state = read_json(state_file, dict)
-            this_file = {"filename": path.name}
-            if this_file not in state.get("_data_files", [this_file]):  # a file of the library's cache
-                continue
-            split = state.get("_split") or (path.parent.name if path.parent != folder else None)
-        shards.append(Shard(path, split))
-    return tuple(shards)
+def _tables_below(root: Path, files: str | None) -> Iterator[Path]:
+    """A file, or the tables in a folder at any depth, sorted, without what `datasets` has cached next to its own."""
+    if root.is_file() and root.suffix.lower() in (*ENDINGS, _LISTS):
+        yield root
+    elif root.is_dir():
+        for path in walk(root):
+            is_table = path.suffix.lower() in ENDINGS and fnmatch(path.relative_to(root).as_posix(), files or "*")
+            if is_table and not (path.name.startswith("cache-") and path.suffix == ".arrow"):
+                yield path
 
 
-def _split_of(name: Path) -> str | None:
-    """The split in a file name of the Hub, such as data/train-00000-of-00005.parquet or default/test/0000.parquet."""
+def _split_of(path: Path, name: Path) -> str | None:
+    """The split of a table, by its name below the source's folder.
+
+    On the Hub that is data/train-00000-of-00005.parquet or default/test/0000.parquet. A folder of `save_to_disk` states
+    its split, or is called so.
+    """
+    state_file = path.with_name("state.json")
+    if path.suffix.lower() == ".arrow" and state_file.is_file():
+        return read_json(state_file, dict).get("_split") or name.parent.name or None
     stem = _SHARD.sub("", name.stem)
     if stem in _OF_ALL_SPLITS:
         return None
     if stem != name.stem or split_word(stem.split("_")[0]):
         return stem
-    parent = name.parent.name
-    return parent if split_word(parent.split("_")[0]) else None
+    folder = name.parent.name
+    return folder if split_word(folder.split("_")[0]) else None
+
+
+# Files
 
 
 def read_json(path: Path, kind: type = object) -> Any:
     """The content of a JSON file that comes with a dataset; ManifestError for another kind than list or dict."""
-    try:
+    with _readable(path):
         value = read_json_file(path)
-    except (OSError, ValueError) as error:
-        raise ManifestError(f"{path}: not readable as JSON: {error}") from error
     if not isinstance(value, kind):
         raise ManifestError(f"{path}: it must hold {'a list' if kind is list else 'an object'}")
     return value
-
-
-# Files
 
 
 @contextmanager
@@ -285,41 +328,33 @@ def _readable(path: Path) -> Iterator[None]:
         raise ManifestError(f"{path}: not readable: {error}; correct it, or fetch it again") from error
 
 
-def _rows(path: Path, spellings: frozenset[str]) -> Iterator[dict[str, Any]]:
+def _rows(path: Path) -> Iterator[Row]:
     with _readable(path):
-        _, _, rows = _opened(path, spellings)
-        yield from rows
+        yield from _opened(path)[2]
 
 
-def _opened(path: Path, spellings: frozenset[str]) -> tuple[list[str], int, Iterable[dict[str, Any]]]:
-    """The table's columns, its number of rows, and the rows.
-
-    Args:
-        spellings: as `known` of `tables.read_table`.
-    """
-    ending = path.suffix.lower()
-    if ending not in (".parquet", ".arrow"):
-        text_table = read_table(path, known=spellings)
-        text_table.check_kinds()
-        rows = (row for _, row in text_table.records())
-        return list(text_table.columns), len(text_table.rows), rows
-
+def _opened(path: Path) -> tuple[list[str], int, Iterable[Row]]:
+    """The table's columns, its number of rows, and the rows."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    if ending == ".parquet":
-        # a small buffer instead of reading ahead: else all row groups come into memory with their images
-        file = pq.ParquetFile(path, pre_buffer=False, buffer_size=2**20)
-        schema = file.schema_arrow
-        return schema.names, file.metadata.num_rows, _with_labels(file.iter_batches(_BATCH), schema)
+    with _readable(path):
+        if path.suffix.lower() == ".parquet":
+            # a small buffer instead of reading ahead: else all row groups come into memory with their images
+            file = pq.ParquetFile(path, pre_buffer=False, buffer_size=2**20)
+            schema, count, batches = file.schema_arrow, file.metadata.num_rows, file.iter_batches(_BATCH)
+            return schema.names, count, _with_labels(batches, schema)
+        if path.suffix.lower() == ".arrow":
+            table = pa.ipc.open_stream(pa.memory_map(str(path))).read_all()
+            return table.schema.names, len(table), _with_labels(table.to_batches(_BATCH), table.schema)
+        text_table = read_table(path)
+        text_table.check_kinds()
+        return list(text_table.columns), len(text_table.rows), (row for _, row in text_table.records())
 
-    table = pa.ipc.open_stream(pa.memory_map(str(path))).read_all()
-    return table.schema.names, len(table), _with_labels(table.to_batches(_BATCH), table.schema)
 
-
-def _with_labels(batches: Iterable[Any], schema: Any) -> Iterator[dict[str, Any]]:
+def _with_labels(batches: Iterable[Any], schema: Any) -> Iterator[Row]:
     """The rows of an Arrow table; labels that the Hub stores as numbers are names."""
-    description = parse_json((schema.metadata or {}).get(b"huggingface", b"{}"))
+    description = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
     features = description.get("info", {}).get("features") or {}
     labels = {}
     for name, feature in features.items():

@@ -5,68 +5,63 @@ and test; database and query in AnimalCLEF 2025), date, orientation, image_id an
 as a query of the challenge, and the toolkit's "unknown" are of unknown identity.
 
 A box [x, y, width, height] in pixels of the upright photo is cut out, because a photo may show several animals; the
-cut is kept as PNG. Date and orientation go to the free columns x_date and x_orientation: photos of one day are easy
-matches, and the published splits keep them apart.
+cut is kept as PNG. Columns of other boxes are refused. Date and orientation go to the columns x_date and x_orientation:
+photos of one day are easy matches, and the published splits keep them apart.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from idmetric.data.importers.images import png
-from idmetric.data.importers.run import ImportJob
-from idmetric.data.old_manifest.table import Row
-from idmetric.metric.files import parse_json
+from idmetric.data.importers.run import ImportJob, png
+from idmetric.data.importers.source import Record, Row
+from idmetric.data.manifest import refuse_boxes
 from idmetric.metric.images import read_image
 
-_USED = ("identity", "path", "dataset", "species", "split", "bbox")
-_FREE = ("date", "orientation")  # for columns of their own
-_KNOWN = (*_USED, *_FREE, "image_id")
+_USED = ("identity", "path", "dataset", "species", "split", "bbox", "date", "orientation")
 
 
-def rows(job: ImportJob) -> Iterator[Row]:
+def wildlife(job: ImportJob) -> Iterator[Row]:
     """A row for each photo, or box in a photo."""
-    source = job.open("identity", "path", source=job.folder().absolute() / "metadata.csv", known=_KNOWN)
-    for record in job.records(source):
-        cells = {column: value.strip() or None for column, value in record.values.items() if value is not None}
-        path, identity, dataset = (cells.get(column) for column in ("path", "identity", "dataset"))
-        try:
-            if path is None:
-                raise ValueError("no path")
-            image = record.keep(_cut(source.locate(path), cells.get("bbox")))
-        except ValueError as error:
-            record.reject(error)
-            continue
+    source = job.open("identity", "path", source=job.folder().absolute() / "metadata.csv")
+    refuse_boxes([column for column in source.columns if column != "bbox"], source.name)
 
+    def row(record: Record) -> list[Row]:
+        cells = record.values
+        if cells["path"] is None:
+            raise ValueError("no path")
+        photo = source.locate(cells["path"])
+        identity, dataset = cells["identity"], cells.get("dataset")
         if identity == "unknown":
             identity = None
         if identity and dataset and not identity.startswith(f"{dataset}_"):
             identity = f"{dataset}_{identity}"  # as published identities begin: equal numbers are other animals
-        free = {f"x_{column}": cells[column] for column in _FREE if column in cells}
-        yield job.row(
-            identity,
-            cells.get("image_id") or f"{record.number:06d}",
-            dataset=dataset or job.name,
-            split=cells.get("split"),
-            domain="animals",
-            category=cells.get("species"),
-            parameters={**record.about(*_USED, *_FREE), **free},
-            **image,
-        )
+        columns = {
+            "id": cells.get("image_id") or f"{record.number:06d}",
+            "identity": identity,
+            "path": _cut(photo, cells["bbox"]) if cells.get("bbox") else photo,
+            "dataset": dataset or job.dataset,
+            "split": cells.get("split"),
+            "domain": "animals",
+            "category": cells.get("species"),
+            "parameters": record.about(*_USED),
+        }
+        return [{**columns, "x_date": cells.get("date"), "x_orientation": cells.get("orientation")}]
+
+    return job.rows(source, row)
 
 
-def _cut(photo: Path, box: str | None) -> bytes | str:
-    """The part of a photo within a box, as PNG; its path without a box, ValueError if the box is outside of it."""
-    if box is None:
-        return str(photo.absolute())
+def _cut(photo: Path, box: str) -> bytes:
+    """The part of a photo within a box, as PNG; ValueError if it is damaged, or the box is none or outside."""
+    image = read_image(photo)
     try:
-        x, y, width, height = map(float, parse_json(box))
-        left, top, right, bottom = round(x), round(y), round(x + width), round(y + height)
-    except (OverflowError, TypeError, ValueError) as error:
+        left, top, width, height = map(float, json.loads(box))
+        left, top, right, bottom = map(round, (left, top, left + width, top + height))
+    except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"bbox {box[:60]} is not [x, y, width, height]") from error
 
-    image = read_image(photo)
     left, top = max(0, left), max(0, top)
     right, bottom = min(image.width, right), min(image.height, bottom)
     if left >= right or top >= bottom:

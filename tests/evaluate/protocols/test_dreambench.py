@@ -16,7 +16,6 @@ from scipy import stats
 from idmetric.cli.eval import main as eval_command
 from idmetric.data.importers.run import import_dataset
 from idmetric.data.manifest import checked
-from idmetric.data.old_manifest.bridge import to_frame
 from idmetric.evaluate.protocols import dreambench_nearid_table2 as dreambench
 from idmetric.evaluate.protocols.common.baselines import hsv_vector
 from idmetric.evaluate.protocols.common.models import open_model
@@ -312,9 +311,7 @@ def ratings(tmp_path: Path) -> Any:
 
 
 def imported(root: Path, **options: str) -> DataFrame:
-    return to_frame(
-        import_dataset("dreambench_pp", root / "data", options={"samples": str(root / "samples"), **options})
-    )
+    return import_dataset("dreambench_pp", root / "data", options={"samples": str(root / "samples"), **options})
 
 
 def score(result: Result) -> dict[tuple[str, str, int], float]:

@@ -23,7 +23,6 @@ from sklearn.metrics import average_precision_score
 
 from idmetric.data.importers.run import import_dataset
 from idmetric.data.manifest import checked, read, take
-from idmetric.data.old_manifest.bridge import to_frame
 from idmetric.evaluate.protocols import folder, openset
 from idmetric.evaluate.protocols import retrieval_ilgen_table2 as retrieval
 from idmetric.evaluate.protocols.common.result import Value
@@ -149,7 +148,7 @@ def test_tables_give_the_clean_numbers(tmp_path: Path, ending: str, oddity: Any)
     oddity(rows)
     path = tmp_path / f"zoo.{ending}"
     WRITERS[ending](path, rows)
-    assert numbers(to_frame(import_dataset("table", path, name="zoo"))) == expected
+    assert numbers(import_dataset("table", path, name="zoo")) == expected
     assert numbers(checked(read(path).assign(dataset="zoo"))) == expected
 
 
@@ -173,4 +172,4 @@ def test_folders_give_the_clean_numbers(tmp_path: Path, words: tuple[str, str], 
                     shutil.copy(tmp_path / "7-0.png", path / name / "7-0.png")
                 for name in ("._7-0.png", ".DS_Store", "Thumbs.db"):
                     (path / name).write_bytes(b"\0\5\26\7")
-    assert numbers(to_frame(import_dataset("folder", root))) == numbers(named)
+    assert numbers(import_dataset("folder", root)) == numbers(named)

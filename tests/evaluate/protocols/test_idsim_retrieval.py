@@ -14,7 +14,6 @@ from sklearn.metrics import average_precision_score, ndcg_score, roc_auc_score
 
 from idmetric.data.importers.run import import_dataset
 from idmetric.data.manifest import checked, merge, take
-from idmetric.data.old_manifest.bridge import to_frame
 from idmetric.evaluate.protocols.common import paper_numbers as paper
 from idmetric.evaluate.protocols.common.result import Result, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
@@ -40,7 +39,7 @@ def pods(tmp_path_factory: pytest.TempPathFactory) -> DataFrame:
                 path = root / f"{part}_masks" / f"thing{thing}" / f"{view}.png"
                 path.parent.mkdir(parents=True, exist_ok=True)
                 Image.fromarray(mask).save(path)
-    return to_frame(import_dataset("pods", root))
+    return import_dataset("pods", root)
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +71,7 @@ def cute(tmp_path_factory: pytest.TempPathFactory) -> DataFrame:
                 for view in range(3):
                     seed = 1000 * number + sum(map(ord, category)) + thing
                     picture(root / category / f"{category}{thing}" / scene / f"{view}.png", seed, view)
-    return to_frame(import_dataset("cute", root))
+    return import_dataset("cute", root)
 
 
 def similarity(model: IDSim, data: DataFrame) -> Callable[[int, int], float]:

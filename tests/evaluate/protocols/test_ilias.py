@@ -14,7 +14,6 @@ from idmetric.cli import eval as cli
 from idmetric.data.importers.run import import_dataset
 from idmetric.data.manifest import checked, take
 from idmetric.data.manifest import write as write_manifest
-from idmetric.data.old_manifest.bridge import to_frame
 from idmetric.evaluate.protocols import ilias
 from idmetric.evaluate.protocols.common import ranked
 from idmetric.evaluate.protocols.common.columns import own
@@ -195,7 +194,7 @@ def test_unfit_manifests_and_requests_are_named(draw: Images, tmp_path: Path) ->
 
 def test_published_files_to_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root, out = write(tmp_path / "ilias"), tmp_path / "ilias.csv"
-    found = to_frame(import_dataset("ilias", root))
+    found = import_dataset("ilias", root)
     write_manifest(found, out)
     argv = ["ilias", "--data", str(out), "--model", "hsv", "--k", "3", "--bootstrap", "0", "--quiet"]
     assert cli.main(argv) == 0

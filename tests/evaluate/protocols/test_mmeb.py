@@ -14,7 +14,6 @@ from pandas import DataFrame
 from idmetric import VisIDEmbed
 from idmetric.data.importers.run import import_dataset
 from idmetric.data.manifest import with_columns
-from idmetric.data.old_manifest.bridge import to_frame
 from idmetric.evaluate.protocols.common import paper_numbers
 from idmetric.evaluate.protocols.common.dual_encoder import DualEncoder
 from idmetric.evaluate.protocols.common.first_choice import means
@@ -40,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def data(folder: Path) -> DataFrame:
-    return to_frame(import_dataset("mmeb", folder, options={"image_dir": str(folder / "images")}))
+    return import_dataset("mmeb", folder, options={"image_dir": str(folder / "images")})
 
 
 def slow(folder: Path, subset: str, vector: Callable[[str, str], np.ndarray]) -> list[bool]:

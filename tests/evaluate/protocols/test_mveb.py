@@ -19,7 +19,6 @@ from safetensors.torch import load_file, save_file
 from idmetric import CheckpointError, VisIDEmbed
 from idmetric.data.importers.run import import_dataset
 from idmetric.data.manifest import checked, take
-from idmetric.data.old_manifest.bridge import to_frame
 from idmetric.evaluate.protocols import mveb_visme_table1 as mveb
 from idmetric.evaluate.protocols.common import paper_numbers
 from idmetric.evaluate.protocols.common.dual_encoder import DualEncoder
@@ -247,7 +246,7 @@ def test_manifests_of_the_importer_are_read(model: IDSim, tmp_path: Path) -> Non
             [picture(tmp_path / f"t{k}{c}.png", k if c == 0 else 50 + c, 7) for c in range(3)]
         )
     pyarrow.parquet.write_table(pa.table(columns), tmp_path / "COCOEdit.parquet")
-    data = to_frame(import_dataset("mveb", tmp_path / "COCOEdit.parquet"))
+    data = import_dataset("mveb", tmp_path / "COCOEdit.parquet")
     [[one], _] = ask(data, {})
     assert (one.dataset, one.task, len(one.queries), len(one.rows())) == ("COCOEdit", "ID-Edit", 3, 12)
     assert sorted(edits(data, [one]).values()) == [f"Find it: number {k}" for k in range(3)]

@@ -49,8 +49,8 @@ def of_pattern(root: Path) -> object:
 
 
 def of_importer(root: Path) -> object:
-    manifest = import_dataset("folder", root)
-    return manifest.column("identity"), manifest.column("path"), manifest.column("mask")
+    table = import_dataset("folder", root)
+    return [table[name].tolist() for name in ("identity", "path", "mask")]
 
 
 def of_gallery(root: Path) -> object:

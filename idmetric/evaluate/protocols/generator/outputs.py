@@ -118,11 +118,11 @@ def read_table(path: Path) -> list[GeneratedPicture]:
 
     if path.suffix.lower() not in ENDINGS:
         raise RequestError(f"{path}: a table ends in {', '.join(ENDINGS)}")
-    table = open_source(path, known=(*KNOWN, "path", "text", "mask"))
+    table = open_source(path)
     if "path" not in table.columns:
         raise ManifestError(f"{path}: no column 'path'; there are {', '.join(table.columns)}")
 
-    rows = (row for _, row in table.rows())
+    rows = (record.values for record in table)
     return pictures_of(rows, str(path), path.parent, path.stem)
 
 
