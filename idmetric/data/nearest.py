@@ -18,7 +18,6 @@ Single = NDArray[np.float32]
 Double = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Measure = Callable[[Single, Single], Double]
-Progress = Callable[[int, int], None]
 
 _CELLS = 2**23  # similarities held at once (32 MB)
 _MEASURED = 2**8  # pairs measured at once: more do not fit into a processor's cache
@@ -80,7 +79,6 @@ def nearest_other(
     anchors: Ints | None = None,
     pool: Ints | None = None,
     ceiling: float | None = None,
-    progress: Progress | None = None,
 ) -> tuple[Ints, Double]:
     """Find the k rows of the pool nearest to each anchor by cosine, among the rows of other groups.
 
@@ -90,7 +88,6 @@ def nearest_other(
         k: number of neighbors, at least 1.
         anchors, pool: row numbers; default all. Rows in neither of them may hold anything.
         ceiling: leave out rows at least this similar, because they likely show the same object under another name.
-        progress: called with (anchors done, all anchors).
 
     Returns:
         Rows (A, k), nearest first, and their cosines (A, k); -1 and NaN if there are fewer.
@@ -112,7 +109,7 @@ def nearest_other(
             is_excluded |= _reaches(ceiling, similarity, queries[block], candidates)
         return is_excluded
 
-    rows, similarity = _search(queries, candidates, k, cosines, excluded, progress)
+    rows, similarity = _search(queries, candidates, k, cosines, excluded)
     is_missing = rows < 0
     rows[~is_missing] = pool_rows[rows[~is_missing]]
     return rows, similarity
@@ -124,7 +121,6 @@ def _search(
     k: int,
     measure: Measure,
     excluded: Callable[[slice, Single], NDArray[np.bool_]] | None = None,
-    progress: Progress | None = None,
 ) -> tuple[Ints, Double]:
     """Return rows (Q, k), nearest first, and scores (Q, k); -1 and NaN if there are fewer.
 
@@ -155,8 +151,6 @@ def _search(
         target = start + query[is_near], rank[is_near]
         rows[target] = row[is_near]
         scores[target] = score[is_near]
-        if progress is not None:
-            progress(min(start + step, len(queries)), len(queries))
     return rows, scores
 
 

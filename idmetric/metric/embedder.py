@@ -241,13 +241,13 @@ class Embedder(nn.Module):
         """
         if image is None:
             return self.prepare(None, None, words)
-        background = self.background
+        cover = None
         if mask is None:
-            picture = read_picture(image, background=background, preprocessing=self.preprocessing)
-            return self.prepare(picture, None, words)
-        self.check_mask(mask)
-        subject, cover = cut_out(image, mask, outside, background=background)
-        return self.prepare(subject, cover, words)
+            picture = read_picture(image, background=self.background, preprocessing=self.preprocessing)
+        else:
+            self.check_mask(mask)
+            picture, cover = cut_out(image, mask, outside, background=self.background)
+        return self.prepare(picture, cover, words)
 
     def prepare(self, picture: Picture | None, cover: Tensor | None = None, words: str | None = None) -> Any:
         """An element of a batch for `embed_prepared`; may run in a thread.

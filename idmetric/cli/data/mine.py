@@ -139,14 +139,12 @@ def _mine(args: Namespace) -> int:
         raise ValueError("no image could be read")
 
     # the nearest of them
-    with Progress("images", not args.quiet, verb="searched") as progress:
-        if args.mode == "negatives":
-            mined = mine.hard_negatives(table, vectors, args.k, ceiling=args.ceiling, seed=args.seed, progress=progress)
-        elif args.mode == "pairs":
-            mined = mine.hard_pairs(table, vectors, args.k, ceiling=args.ceiling, progress=progress)
-        else:
-            window = {"skip": args.skip, "depth": args.depth}
-            mined = mine.query_negatives(table, vectors, args.k, **window, seed=args.seed, progress=progress)
+    if args.mode == "negatives":
+        mined = mine.hard_negatives(table, vectors, args.k, ceiling=args.ceiling, seed=args.seed)
+    elif args.mode == "pairs":
+        mined = mine.hard_pairs(table, vectors, args.k, ceiling=args.ceiling)
+    else:
+        mined = mine.query_negatives(table, vectors, args.k, skip=args.skip, depth=args.depth, seed=args.seed)
     similarities = mined["x_similarity"].dropna()
     if not len(similarities):
         why = "every other identity is missing, in another split, or above --ceiling"

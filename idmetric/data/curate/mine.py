@@ -6,8 +6,6 @@ triplets = hard_negatives(table, vectors)
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
@@ -18,7 +16,6 @@ from idmetric.data.nearest import Ints, nearest_other
 from idmetric.data.split import blocks
 from idmetric.metric.ties import comparable
 
-Progress = Callable[[int, int], None]
 Vectors = NDArray[np.floating]
 
 
@@ -42,7 +39,6 @@ def hard_negatives(
     *,
     ceiling: float | None = None,
     seed: int = 0,
-    progress: Progress | None = None,
 ) -> pd.DataFrame:
     """Triplets of each anchor with the nearest real images of other identities in its split.
 
@@ -56,7 +52,6 @@ def hard_negatives(
         k: number of negatives of each anchor.
         ceiling: leave out images with at least this cosine similarity, likely the same subject under another name.
         seed: of the positives.
-        progress: as in `nearest_other`, for each split.
 
     Returns:
         Rows of groups with slots anchor, positive (if there is one) and negative. Own columns are x_source (id in the
@@ -78,7 +73,6 @@ def hard_negatives(
             anchors=anchors[is_part],
             pool=pool[split[pool] == name],
             ceiling=ceiling,
-            progress=progress,
         )
     negatives = _pairs(anchors, rows, similarity)
 
@@ -134,7 +128,6 @@ def hard_pairs(
     k: int = 1,
     *,
     ceiling: float | None = None,
-    progress: Progress | None = None,
 ) -> pd.DataFrame:
     """Pairs of images with the same text and different identities, nearest in the space of an auxiliary model.
 
@@ -147,19 +140,15 @@ def hard_pairs(
         k: number of nearest images that each image is paired with; a pair that is found from both sides counts once.
         ceiling: leave out pairs with at least this similarity. This is the denoising of step 2: a closer pair likely
             shows the same subject, or an edit without effect. The paper states no value.
-        progress: called with (texts done, texts).
 
     Returns:
         Rows of groups with slots anchor and negative, closest pairs first; own columns x_source, x_similarity.
     """
     families = blocks(table, groups=False)
-    pools = text_pools(table, families, _usable(table, vectors))
     rows, similarity = _unfilled(len(table), k)
-    for done, pool in enumerate(pools, 1):
-        found = nearest_other(vectors, families, k, anchors=pool, pool=pool, ceiling=ceiling)
-        rows[pool], similarity[pool] = found
-        if progress is not None:
-            progress(done, len(pools))
+    for pool in text_pools(table, families, _usable(table, vectors)):
+        nearest = nearest_other(vectors, families, k, anchors=pool, pool=pool, ceiling=ceiling)
+        rows[pool], similarity[pool] = nearest
 
     # each pair once, the closest first
     pairs = _pairs(np.arange(len(table)), rows, similarity)
@@ -200,7 +189,6 @@ def query_negatives(
     skip: int = 30,
     depth: int = 100,
     seed: int = 0,
-    progress: Progress | None = None,
 ) -> pd.DataFrame:
     """Draw k negatives of each query from ranks skip + 1 to skip + depth of other targets in its data set and split.
 
@@ -217,7 +205,6 @@ def query_negatives(
     Args:
         vectors: embeddings (N, D) of the rows, with their texts; rows of NaN are left out.
         seed: of the draw, which follows from it and the query's id.
-        progress: as in `nearest_other`, for each data set and split.
 
     Returns:
         Rows of slot negative in the queries' groups; own columns are x_source (id of the target) and x_similarity.
@@ -238,7 +225,6 @@ def query_negatives(
             skip + depth + max(map(len, own), default=0),
             anchors=queries.index.to_numpy(),
             pool=different.index.to_numpy(),
-            progress=progress,
         )
         for number, query in enumerate(queries.itertuples()):
             candidates = ranked[number]

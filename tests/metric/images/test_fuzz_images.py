@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import gzip
 import io
 import zlib
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -45,32 +43,10 @@ def test_blocks_beyond_all_measure_do_not_lose_the_picture() -> None:
         read_image(whole[:33] + chunk(b"eXIf", bytes(2**22)) + whole[33:])
 
 
-def fits(side: int) -> bytes:
-    """A compressed FITS file, each pixel of which Pillow reverses in Python: half a minute for 4000 x 4000."""
-
-    def unit(**cards: str) -> bytes:
-        words = "".join(f"{key:<8}= {value:>20}".ljust(80) for key, value in cards.items()) + "END".ljust(80)
-        return words.ljust(-(-len(words) // 2880) * 2880).encode()
-
-    table = {"XTENSION": "'BINTABLE'", "BITPIX": "8", "NAXIS": "2", "NAXIS1": "0", "NAXIS2": "0", "ZIMAGE": "T",
-             "ZCMPTYPE": "'GZIP_1  '", "ZBITPIX": "8", "ZNAXIS": "2", "ZNAXIS1": str(side),
-             "ZNAXIS2": str(side)}  # fmt: skip
-    return unit(SIMPLE="T", BITPIX="8", NAXIS="0") + unit(**table) + gzip.compress(bytes(4 * side**2)) + bytes(2880)
-
-
-def test_formats_that_decode_slowly_or_run_programs_are_refused(tmp_path: Path) -> None:
-    with Image.open(io.BytesIO(fits(4))) as opened:
-        assert np.asarray(opened).shape == (4, 4)  # it is a good file
-    (tmp_path / "photo.png").write_bytes(fits(4))
-    for source in (fits(4), tmp_path / "photo.png"):
-        for read in (read_image, read_mask):
-            with pytest.raises(ImageReadError):
-                read(source)
+def test_formats_that_decode_slowly_or_run_programs_are_refused() -> None:
     for kind in ("QOI", "EPS"):
         data = io.BytesIO()
         Image.new("RGB", (4, 4)).save(data, kind)
-        with pytest.raises(ImageReadError):
-            read_image(data.getvalue())
-
-    with pytest.raises(ImageReadError):
-        read_image(fits(3000))
+        for read in (read_image, read_mask):
+            with pytest.raises(ImageReadError):
+                read(data.getvalue())
