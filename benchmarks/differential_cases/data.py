@@ -33,7 +33,7 @@ def table(file: str = "out.csv") -> Results:
     results: dict[str, Any] = {"rows": len(rows)}
     for name in (*COLUMNS, *FREE):
         if any(row.get(name) for row in rows):
-            results[name] = [row.get(name, "") for row in rows]
+            results[name] = [row.get(name, "").removesuffix(".0") for row in rows]  # 1.0 and 1 are one label
     for name in ("path", "mask"):
         if any(row.get(name) for row in rows):
             results[name] = [checksum(row[name]) if row.get(name) else 0 for row in rows]
