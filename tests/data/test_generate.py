@@ -490,23 +490,19 @@ class Moods(Paint):
         return super().edit(request)
 
 
-def moods(tmp_path: Path, *categories: str) -> Any:
-    sources = pictures(tmp_path, len(categories)).assign(category=list(categories))
-    return distractor_task(sources, Moods(place=Place("cpu")), WORDS, resolution=32)
-
-
-def test_a_flat_image_is_rejected_and_the_run_goes_on(tmp_path: Path) -> None:
-    task = moods(tmp_path, "cat", "cat", "dog", "cat", "cat", "cat")
+def test_a_flat_image_is_rejected_and_a_run_that_begins_flat_stops(tmp_path: Path) -> None:
+    sources = pictures(tmp_path, 6)
+    moods = Moods(place=Place("cpu"))
+    mixed = sources.assign(category=["cat", "cat", "dog", "cat", "cat", "cat"])
+    task = distractor_task(mixed, moods, WORDS, resolution=32)
     assert run_jobs(task, tmp_path / "out").made == 1
-    found = run_jobs(task, tmp_path / "out")
-    assert (found.made, len(found.table), len(found.left_out)) == (0, 1, 5)  # they are not tried again
-    assert "flat" in found.left_out[0][1]
+    again = run_jobs(task, tmp_path / "out")
+    assert (again.made, len(again.table), len(again.left_out)) == (0, 1, 5)  # they are not tried again
+    assert "flat" in again.left_out[0][1]
 
-
-def test_a_run_that_begins_flat_stops(tmp_path: Path) -> None:
-    task = moods(tmp_path, "cat", "cat", "cat", "dog")
+    flat = distractor_task(sources.assign(category="cat"), moods, WORDS, resolution=32)
     with pytest.raises(RequestError, match="--dtype float32"):
-        run_jobs(task, tmp_path / "out")
+        run_jobs(flat, tmp_path / "flat")
 
 
 # Rows

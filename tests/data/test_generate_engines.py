@@ -315,58 +315,44 @@ def test_settings_and_weights_are_checked(folder: Path) -> None:
 
 
 FETCH = """
-import json, os
+import json
 from idmetric.metric.errors import CheckpointError
 from idmetric.data.generate.engines import open_engine
 from idmetric.data.generate.weights import Place
 from tests.data.test_generate_engines import request
 place = Place("cpu", "float32")
-light = open_engine("iclight", {"base": "owner/sd@main", "offset": "owner/light", "steps": 4}, place)
 said = []
 for name, repo in {"sd_turbo": "owner/gated", "flux_fill": "owner/absent"}.items():
     try:
         open_engine(name, {"base": repo}, place).pipe
     except CheckpointError as error:
         said.append(str(error))
-weights = {"base": "owner/qwen", "controlnet": "owner/controlnet", "lora": "owner/lora"}
+weights = {"base": "owner/qwen@main", "controlnet": "owner/controlnet", "lora": "owner/lora"}
 inpaint = open_engine("qwen_inpaint", {**weights, "steps": 2}, place)
-sizes = [e.edit(request()).size for e in (light, inpaint)]
-print(json.dumps([sizes, {**light.versions, **inpaint.versions}, said]))
+print(json.dumps([inpaint.edit(request()).size, inpaint.versions, said]))
 """
 
 
 @pytest.mark.slow
 def test_weights_are_fetched_from_the_hub(folder: Path, tmp_path: Path) -> None:
-    for name, source in {"sd": "stable_diffusion", "qwen": "qwen_image", "controlnet": "qwen_image-controlnet"}.items():
+    for name, source in {"qwen": "qwen_image", "controlnet": "qwen_image-controlnet"}.items():
         shutil.copytree(folder / source, tmp_path / name)
-    (tmp_path / "sd" / "unet" / "diffusion_pytorch_model.bin").write_bytes(b"pickle")
-    checker = tmp_path / "sd" / "safety_checker"  # a part that is not used needs no safetensors
-    checker.mkdir()
-    (checker / "config.json").write_text("{}")
-    (checker / "pytorch_model.bin").write_bytes(b"pickle")
-    index = json.loads((tmp_path / "sd" / "model_index.json").read_text())
-    index["safety_checker"] = ["stable_diffusion", "StableDiffusionSafetyChecker"]
-    (tmp_path / "sd" / "model_index.json").write_text(json.dumps(index))
-    (tmp_path / "sd" / "sd.safetensors").write_bytes(b"all in one, as older programs want it")
-    for name, file in {
-        "light": ("offset.safetensors", open_engine("iclight").weights["offset"].file),
-        "lora": ("lora.safetensors", open_engine("qwen_inpaint").weights["lora"].file),
-    }.items():
-        (tmp_path / name).mkdir()
-        shutil.copy(folder / file[0], tmp_path / name / str(file[1]))
-    repos = {f"owner/{name}": tmp_path / name for name in ("sd", "light", "qwen", "controlnet", "lora")}
-    with HubServer({**repos, "owner/gated": tmp_path / "sd"}, gated={"owner/gated": "token"}) as server:
+    (tmp_path / "qwen" / "transformer" / "diffusion_pytorch_model.bin").write_bytes(b"pickle")
+    (tmp_path / "qwen" / "qwen.safetensors").write_bytes(b"all in one, as older programs want it")
+    (tmp_path / "lora").mkdir()
+    shutil.copy(folder / "lora.safetensors", tmp_path / "lora" / str(open_engine("qwen_inpaint").weights["lora"].file))
+    repos = {f"owner/{name}": tmp_path / name for name in ("qwen", "controlnet", "lora")}
+    with HubServer({**repos, "owner/gated": tmp_path / "qwen"}, gated={"owner/gated": "token"}) as server:
         home = {"HF_ENDPOINT": server.endpoint, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "0"}
         done = subprocess.run(
             [sys.executable, "-W", "ignore", "-c", FETCH], cwd=Path(__file__).resolve().parents[2], text=True,
             capture_output=True, env={**os.environ, **home},
         )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
-    sizes, versions, said = json.loads(done.stdout.splitlines()[-1])
-    assert sizes == [[48, 32], [48, 32]]
-    assert versions == dict.fromkeys(("base", "offset", "controlnet", "lora"), COMMIT)
-    assert "cannot fetch owner/gated from the Hub" in said[0]
-    assert "accept its license at https://huggingface.co/owner/gated" in said[0]
-    assert "cannot fetch owner/absent" in said[1]
+    size, versions, said = json.loads(done.stdout.splitlines()[-1])
+    assert size == [48, 32]
+    assert versions == dict.fromkeys(("base", "controlnet", "lora"), COMMIT)
+    assert "https://huggingface.co/owner/gated" in said[0]
+    assert "owner/absent" in said[1]
     assert not server.downloads(".bin")
-    assert not server.downloads("sd.safetensors")
+    assert not server.downloads("qwen.safetensors")
