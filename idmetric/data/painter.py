@@ -33,8 +33,10 @@ class Badge:
         other = random_badge(rng)
         if strength == 1:
             return other
-        colors, goals = np.array([self.body, self.emblem]), np.array([other.body, other.emblem])
-        body, emblem = (colors + strength * (goals - colors)).astype(int).tolist()
+        colors = np.array([self.body, self.emblem])
+        goals = np.array([other.body, other.emblem])
+        moved = colors + strength * (goals - colors)
+        body, emblem = moved.astype(int).tolist()
         return replace(self, body=tuple(body), emblem=tuple(emblem))
 
 
@@ -56,14 +58,14 @@ class Painter:
     Attributes:
         seed: of all random choices. size: side of the pictures in pixels. views: pictures of each identity.
         distractors: in each view's context, paint another badge, the same one for all views. edits: a new one for each.
-        strengths: how much these differ, in (0, 1]: 1 = another badge, less = the same outline and nearer colors.
+        strength: how much these differ, in (0, 1]: 1 = another badge, less = the same outline and nearer colors.
         parts: paint the first two views again, with a recolored emblem. contexts: paint each view in another context.
     """
 
     seed: int = 0
     size: int = 224
     views: int = 3
-    strengths: tuple[float, ...] = (1.0,)
+    strength: float = 1.0
     distractors: bool = False
     edits: bool = False
     parts: bool = False
@@ -103,16 +105,15 @@ class Painter:
             context = random_context(self._rng(number, name))
             add(name, badge, context, "real")
 
-            for strength in self.strengths:
-                about = {"parent": parent, "parameters": {"strength": strength}}
-                if self.distractors:
-                    near = f"near-{strength:.2f}"  # one for all views
-                    look = badge.edited(strength, self._rng(number, "near"))
-                    add(f"{name}-{near}", look, context, "distractor", f"~{near}", **about)
-                if self.edits:
-                    edit = f"{name}-edit-{strength:.2f}"
-                    look = badge.edited(strength, self._rng(number, edit))
-                    add(edit, look, context, "identity-edit", f"~{edit}", **about)
+            about = {"parent": parent, "parameters": {"strength": self.strength}}
+            if self.distractors:
+                near = f"near-{self.strength:.2f}"  # one for all views
+                look = badge.edited(self.strength, self._rng(number, "near"))
+                add(f"{name}-{near}", look, context, "distractor", f"~{near}", **about)
+            if self.edits:
+                edit = f"{name}-edit-{self.strength:.2f}"
+                look = badge.edited(self.strength, self._rng(number, edit))
+                add(edit, look, context, "identity-edit", f"~{edit}", **about)
             if self.parts and view < 2:
                 look = replace(badge, emblem=random_badge(self._rng(number, "part")).emblem)
                 add(f"{name}-part", look, context, "part-edit", "~part", parent=parent)

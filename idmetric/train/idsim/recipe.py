@@ -218,7 +218,7 @@ def smoke_data(folder: Path) -> DataFrame:
     from idmetric.data.manifest import merge, write
     from idmetric.data.painter import Painter
 
-    painter = Painter(size=64, views=2, strengths=(0.75,), edits=True, contexts=True)
+    painter = Painter(size=64, views=2, strength=0.75, edits=True, contexts=True)
     world = painted(folder / "painted", painter, 6, 2)
     # nearest by colors instead of a model's features
     colors = []

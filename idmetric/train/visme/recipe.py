@@ -50,7 +50,7 @@ def smoke_data(folder: Path) -> DataFrame:
 
     from idmetric.data.painter import Painter
 
-    world = painted(folder / "painted", Painter(size=64, views=2, strengths=(0.5,), distractors=True), 16, 4)
+    world = painted(folder / "painted", Painter(size=64, views=2, strength=0.5, distractors=True), 16, 4)
     datasets = [f"things-{number % 2}" for number in painted_numbers(world)]
     world = with_columns(world, dataset=datasets)
     images = take(world, world["id"].str.endswith("view-0") & (world["split"] == "train"))

@@ -37,7 +37,7 @@ def example(folder: Path) -> DataFrame:
     from idmetric.data.painter import Painter
 
     views = _REFERENCES + len(_PROMPTS) * _SEEDS
-    painter = Painter(_SEED, views=views, strengths=(_STRENGTH,), distractors=True)
+    painter = Painter(_SEED, views=views, strength=_STRENGTH, distractors=True)
     painted = painter.paint(folder / "painted", _SUBJECTS)
     path_of = dict(zip(painted["id"], painted["path"], strict=True))
 
