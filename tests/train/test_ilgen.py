@@ -374,12 +374,11 @@ def test_smoke_runs_from_the_command_line_and_opens_without_training_packages(tm
     out = tmp_path / "run"
     with a_minute_offline():
         assert main(["ilgen", "--smoke", "--cpu", "--out", str(out), "--workers", "0"]) == 0
-    world = out / "smoke-data" / "painted"
-    pictures = sorted(map(str, read(world / "manifest.parquet")["path"].tolist()))[:2]
+    pictures = sorted(read(out / "smoke-data" / "painted" / "manifest.parquet")["path"])[:2]
     program = (
         "import sys\nsys.modules['peft'] = sys.modules['accelerate'] = None\nimport idmetric\n"
         f"model = idmetric.load({str(out)!r}, device='cpu')\n"
-        f"a, b = (r'{world}/' + p for p in {pictures!r})\n"
+        f"a, b = {pictures!r}\n"
         "print(type(model).__name__, model(a, b).item(), model(a, a).item())"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
