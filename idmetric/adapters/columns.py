@@ -61,24 +61,30 @@ class _Columns:
         """
         if hasattr(batch, "to_frame"):  # a pandas Series
             series = type(batch)
-            return series(self({self.columns[0]: batch.tolist()})[self.output])
-        if hasattr(batch, "assign"):  # a pandas DataFrame
-            return batch.assign(**self({name: batch[name].tolist() for name in batch if name in self.columns}))
-        if _is_of_arrays(batch):
-            lists = {name: list(values) for name, values in batch.items()}
-            return {**batch, **{name: _as_array(values) for name, values in self(lists).items()}}
-
-        if isinstance(batch, Mapping) and not _is_undecoded(batch):
+            return series(self._new_columns([batch.tolist()])[self.output])
+        if (isinstance(batch, Mapping) and not _is_undecoded(batch)) or hasattr(batch, "assign"):
             missing = [name for name in self.columns if name not in batch]
             if missing:
                 raise KeyError(f"there is no column {missing[0]!r}; there are {', '.join(batch)}")
             cells = [batch[name] for name in self.columns]
         else:
             cells = [batch, *more][: len(self.columns)]
-        is_row = any(isinstance(cell, _CELLS) for cell in cells)
-        if is_row:
-            cells = [[cell] for cell in cells]
 
+        if hasattr(batch, "assign"):  # a pandas DataFrame
+            return batch.assign(**self._new_columns([column.tolist() for column in cells]))
+        if _is_of_arrays(batch):
+            new = self._new_columns([list(column) for column in cells])
+            return {**batch, **{name: _as_array(values) for name, values in new.items()}}
+        if any(isinstance(cell, _CELLS) for cell in cells):  # one row
+            new = self._new_columns([[cell] for cell in cells])
+            return {name: values[0] for name, values in new.items()}
+        return self._new_columns(cells)
+
+    def _new_columns(self, cells: Sequence[Sequence[Any]]) -> dict[str, list[Any]]:
+        """The new columns, from those of images.
+
+        Not by `__call__`, which Ray runs in one thread: a call in a call would wait for itself.
+        """
         count = len(cells[0])
         errors: dict[int, str] = {}
         columns = []
@@ -97,8 +103,6 @@ class _Columns:
         new = {self.output: values, **self._constants(count)}
         if self.on_error == "none":
             new[f"{self.output}_error"] = list(map(errors.get, range(count)))
-        if is_row:
-            return {name: column[0] for name, column in new.items()}
         return new
 
     def _read(

@@ -85,7 +85,6 @@ def build_parser(prog: str = "idmetric gallery") -> Parser:
 def _add_build(parser: Parser) -> None:
     parser.add_argument("sources", nargs="+", help=_SOURCES)
     parser.add_argument("--patches", action="store_true", help="keep patch tokens for --rerank: megabytes per image")
-    parser.add_argument("--parquet", metavar="FILE", help="also write the images with their vectors there")
 
 
 def _add_query(parser: Parser) -> None:
@@ -215,7 +214,7 @@ def _check(args: Namespace) -> None:
             f"{args.gallery!r} is not a gallery: make one with idmetric gallery build FOLDER --gallery {args.gallery}"
         )
 
-    outputs = {f"--{name}": getattr(args, name, None) for name in ("output", "html", "parquet")}
+    outputs = {f"--{name}": getattr(args, name, None) for name in ("output", "html")}
     check_not_read(outputs, _inputs(args))
     for output in filter(None, outputs.values()):
         check_output(output)
@@ -321,10 +320,6 @@ def _build(args: Namespace, gallery: Gallery) -> int:
         )
     for image, reason in update.unreadable.items():
         say(f"left out {image}: {reason}")
-    if args.command == "build" and args.parquet:
-        gallery.to_parquet(args.parquet)
-        if not args.quiet:
-            say(f"wrote {args.parquet}")
     if args.command == "build" and not args.quiet:
         say(f"{update} in {args.folder} by {gallery.metric.model_id}")
     return status_of(update.unreadable)

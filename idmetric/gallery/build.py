@@ -98,6 +98,8 @@ def embed_images(
     Returns:
         The images that can be used, with all of `FACTS`; and path -> why it cannot, of the others.
     """
+    import pandas as pd
+
     facts = _unchanged(images, before, store)
     problems: dict[str, str] = {}
     items = _items(images, facts)
@@ -128,12 +130,21 @@ def embed_images(
         prints.save()
 
     usable = images.loc[sorted(facts)].reset_index(drop=True)
-    for column in ("_key", "_size", "_time", "_width", "_height", "_animated"):
-        usable[column] = [facts[number][column] for number in sorted(facts)]
+    types = {
+        "_key": object,
+        "_size": "int64",
+        "_time": "int64",
+        "_width": "int32",
+        "_height": "int32",
+        "_animated": bool,
+    }
+    for column, dtype in types.items():
+        values = [facts[number][column] for number in sorted(facts)]
+        usable[column] = pd.Series(values, dtype=dtype)
     places = [store.place(key) for key in usable["_key"]]
     usable["_part"] = [name for name, _ in places]
     usable["_part"] = usable["_part"].astype("category")
-    usable["_row"] = [row for _, row in places]
+    usable["_row"] = np.array([row for _, row in places], np.int32)
     usable["_norm"] = norms_of(store.folder, places)
     return usable, problems
 

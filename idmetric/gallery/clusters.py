@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from idmetric.data.nearest import Double, Ints, Single, distances, unit
 from idmetric.metric.files import need
 from idmetric.metric.ties import DIGITS, STEP, comparable
+from idmetric.scoring.calibration import SEARCH_RATE, STORED, calibration_of
 from idmetric.scoring.scores import Limit, Record
 
 if TYPE_CHECKING:
@@ -151,8 +152,12 @@ def identities(gallery: Contents, *, threshold: float | Limit | None = None, lin
         CalibrationError: without `threshold` and a calibration with one.
         GalleryError: as `Gallery.query`. ImportError: without SciPy. ValueError: as `cluster`.
     """
-    gallery.check_usable()
-    limit = gallery.limit("cls") if threshold is None else Limit.of(threshold)
+    gallery.check()
+    if threshold is None:
+        calibration = calibration_of(gallery.metric, gallery.calibration or STORED, "cls", gallery.about["outside"])
+        assert calibration is not None  # of one that was asked for
+        threshold = calibration.threshold_at(SEARCH_RATE)
+    limit = Limit.of(threshold)
     numbers, records = gallery.current()
     keys = [record["_key"] for record in records]
     _, first, content = np.unique(keys, return_index=True, return_inverse=True)

@@ -14,26 +14,22 @@ from idmetric.data.nearest import Ints, Single
 from idmetric.gallery.answer import Answer
 from idmetric.gallery.approximate import Candidates, open_index
 from idmetric.gallery.files import (
-    EMBEDDING,
     FACTS,
     IMAGES,
-    MODEL,
     GalleryError,
     StaleWarning,
     Vectors,
-    arrow,
     holds_vectors,
     map_vectors,
-    models_of,
     read_images,
     read_vectors,
     stamp_of,
 )
-from idmetric.metric.files import StrPath, replacing
+from idmetric.metric.files import StrPath
 from idmetric.metric.images import Outside
 from idmetric.metric.masks import MaskId
-from idmetric.scoring.calibration import SEARCH_RATE, STORED, Calibration, calibration_of
-from idmetric.scoring.scores import Limit, Record
+from idmetric.scoring.calibration import Calibration
+from idmetric.scoring.scores import Record
 from idmetric.store import folder_name, key_of
 from idmetric.stream import Look
 from idmetric.tables import first_few
@@ -43,9 +39,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from idmetric.metric.embedder import Embedder
-
-# of images in a table with vectors, of which the files are not known
-_NO_FACTS = {"_mask": None, "_size": 0, "_width": 0, "_height": 0, "_animated": False}
 
 
 class Contents:
@@ -77,6 +70,7 @@ class Contents:
         self.opened_revision = opened_revision
         self.about = self._about()
         self.store = self.folder / folder_name(self.about)
+        self.is_table = holds_vectors(self.folder)
         self.stale: dict[str, str] = {}
 
     def reload(self) -> None:
@@ -90,31 +84,18 @@ class Contents:
 
     # Contents
 
-    @property
-    def is_table(self) -> bool:
-        """Whether this is a Parquet file with vectors, which knows neither masks nor patches nor changes."""
-        return holds_vectors(self.folder)
-
     @cached_property
     def _contents(self) -> tuple[pa.Table, Vectors]:
         if self.is_table:
             return read_vectors(self.folder, self.metric.model_id)
         path = self.store / IMAGES
         if not path.is_file():
-            raise GalleryError(self._no_gallery())
+            raise GalleryError(
+                f"{str(self.folder)!r} is not a gallery of {self.metric.label} by exactly these weights and settings: "
+                "make one, `idmetric gallery build` or build()"
+            )
         _, images = read_images(path)
         return images, map_vectors(self.store, images)
-
-    def _no_gallery(self) -> str:
-        models = []
-        for head in models_of(self.folder):
-            about = head["about"]
-            models.append(f"{about.get('model')} at {about.get('resolution')}, looking at {about.get('outside')}")
-        others = f" (it is one of {', '.join(models)})" if models else ""
-        return (
-            f"{str(self.folder)!r} is not a gallery of {self.metric.label} by exactly these weights and settings"
-            f"{others}: make one, `idmetric gallery build` or build()"
-        )
 
     @property
     def images(self) -> pa.Table:
@@ -150,27 +131,11 @@ class Contents:
         """Unit global features (N, D) of all images, in memory."""
         return self.features.unit(np.arange(len(self)))
 
-    def to_parquet(self, path: StrPath) -> None:
-        """Write the images with their unit vectors as a Parquet file, which opens as a gallery as well."""
-        pa = arrow()
-        vectors = self.vectors()
-        names = [name for name in self.images.column_names if name not in FACTS]
-        numbers = pa.array(vectors.ravel())
-        table = self.images.select(names)
-        table = table.append_column(EMBEDDING, pa.FixedSizeListArray.from_arrays(numbers, vectors.shape[1]))
-        table = table.append_column(MODEL, pa.array([self.metric.model_id] * len(table)))
-        with replacing(Path(path)) as temporary:
-            pa.parquet.write_table(table.replace_schema_metadata(), temporary, write_page_checksum=True)
-
-    def check_model(self) -> None:
-        """Refuse a model with other weights or settings than when the gallery was opened."""
+    def check(self, is_searched: bool = True) -> None:
+        """Raise GalleryError for a model that has changed; to be searched, also without an image of this model."""
         if self._about() != self.about:
             raise GalleryError(f"{self.metric.label} has changed since the gallery was opened: open the gallery again")
-
-    def check_usable(self) -> None:
-        """Raise GalleryError for a model that has changed, and for a gallery that is empty or of another model."""
-        self.check_model()
-        if not len(self):
+        if is_searched and not len(self):
             raise GalleryError(f"the gallery {str(self.folder)!r} has no image that can be used")
 
     # Answers
@@ -182,30 +147,21 @@ class Contents:
             GalleryError: if all images are missing, or a vector is damaged.
         """
         records = self.images.to_pylist()
-        numbers = np.arange(len(records))
-        if self.is_table:
-            for row, record in enumerate(records):
-                record |= {**_NO_FACTS, "_file": record["path"], "_key": str(row)}
-            return numbers, records
-
         faults = [self.fault(record) for record in records]
-        pairs = zip(records, faults, strict=True)
-        self.leave_out({record["path"]: fault for record, fault in pairs if fault})
-        numbers = np.array([row for row, fault in enumerate(faults) if not fault], np.int64)
-        records = [records[row] for row in numbers]
-        self.check_vectors(numbers, records)
-        return numbers, records
+        self.leave_out(dict(zip([record["path"] for record in records], faults, strict=True)))
+        rows = np.array([row for row, fault in enumerate(faults) if not fault], np.int64)
+        records = [records[row] for row in rows]
+        self.features.check(rows, [record["_key"] for record in records])
+        return rows, records
 
     def fault(self, record: Record) -> str:
-        """Return "missing", "changed" or why an image cannot be read; "" if it is as it was embedded.
+        """Return "missing", "changed" or why an image cannot be read; "" if it is as it was embedded, or in a table.
 
         A file is read only if its size or times are not those of the last build.
         """
-        if self.is_table:
-            return ""
         file, mask = record["_file"], record["_mask"]
         try:
-            if stamp_of(file, mask) == (record["_size"], record["_time"]):
+            if record["_time"] is None or stamp_of(file, mask) == (record["_size"], record["_time"]):
                 return ""
             is_same = key_of(file, mask, str(self.look)) == record["_key"]
             return "" if is_same else "changed"
@@ -215,39 +171,19 @@ class Contents:
             return f"cannot be read: {error.strerror or error}"
 
     def leave_out(self, faults: dict[str, str]) -> None:
-        """Note that an answer leaves out images with a fault, and warn; GalleryError if all are missing."""
-        self.stale = faults
-        if not faults:
+        """Note that an answer leaves out images with a fault, by path, and warn; GalleryError if all are missing."""
+        self.stale = {path: fault for path, fault in faults.items() if fault}
+        if not self.stale:
             return
         count = len(self)
-        if len(faults) == count and set(faults.values()) == {"missing"}:
+        names = ", ".join(first_few([f"{path} ({fault})" for path, fault in self.stale.items()], shown=3))
+        if list(self.stale.values()) == ["missing"] * count:
             raise GalleryError(
-                f"all {count} images of the gallery are missing, such as {next(iter(faults))!r}: if they were moved, "
-                f"name their folder: idmetric gallery build FOLDER --gallery {self.folder} embeds none again"
+                f"all {count} images of the gallery are missing, such as {names}: if they were moved, name their "
+                f"folder: idmetric gallery build FOLDER --gallery {self.folder} embeds none again"
             )
-        names = ", ".join(first_few([f"{path} ({fault})" for path, fault in faults.items()], shown=3))
-        message = f"left out {len(faults)} of {count} images: {names}; bring the gallery up to date"
+        message = f"left out {len(self.stale)} of {count} images: {names}; bring the gallery up to date"
         warnings.warn(message, StaleWarning, stacklevel=4)
-
-    def check_vectors(self, rows: Ints, records: Sequence[Record]) -> None:
-        """Raise GalleryError, naming the part, if a byte of these images' vectors has changed."""
-        part = "" if self.is_table else self.features.damaged(rows, [record["_key"] for record in records])
-        if part:
-            raise GalleryError(f"{str(self.store / part)!r} is damaged: the next build embeds what it held again")
-
-    def limit(self, distance: str = "cls") -> Limit:
-        """The threshold of a distance at 1 % of pairs of two identities, by the calibration.
-
-        A search compares with many images, so that it is lower than for one pair, see `SEARCH_RATE`.
-
-        Raises:
-            CalibrationError: without a calibration, or for one of another distance or way of masking, or without a
-                threshold at 1 % or less.
-        """
-        outside = self.about["outside"]
-        calibration = calibration_of(self.metric, self.calibration or STORED, distance, outside)
-        assert calibration is not None  # of one that was asked for
-        return calibration.threshold_at(SEARCH_RATE)
 
     def answer(
         self,
@@ -272,7 +208,5 @@ class Contents:
         for row in rows:
             row = row | facts
             table.append({name: row.get(name) for name in names})
-        files: dict[str, str] = {}
-        for record in records:
-            files[str(record["path"])] = str(record.get("_file", record["path"]))
+        files = {record["path"]: record["_file"] for record in records}
         return Answer(table, names, title, columns[0], notes, signature, files, self.stale)

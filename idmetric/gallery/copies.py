@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from idmetric.data.nearest import Double, Ints, distances, nearest
+from idmetric.data.nearest import Double, Ints, Single, distances, nearest
 from idmetric.gallery.build import PRINT, Progress, keep_print, prints_of
 from idmetric.gallery.clusters import connected, members
-from idmetric.gallery.files import IMAGES, GalleryError
-from idmetric.metric.files import OutputError, check_writable, in_order, need
+from idmetric.gallery.files import GalleryError
+from idmetric.metric.files import in_order, need
 from idmetric.metric.images import ImageReadError, small_picture
 from idmetric.metric.paths import natural
 from idmetric.metric.ties import comparable
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 SAME_FILE = "same file"  # the reason of a link to a kept file, or of another mask of it
 _HELD = 2**12  # prints in memory at once (200 MB)
-_SAME = Copy(1.0, False)
-_DIFFERENT = Copy(0.0, False)
 # how file managers and browsers call copies: photo (1), photo - Copy, photo copy 2, photo_copy, Copy of photo
 _COPY_NAME = re.compile(r"(^copy of .+|.[ _-]+copy(?:[ _]?\(?\d+\)?)?|.[ _]?\(\d+\))$", re.IGNORECASE)
 
@@ -67,46 +65,45 @@ def duplicates(
         GalleryError: as `Gallery.query`, and for an image that cannot be read any more. ImportError: without SciPy.
     """
     need("eval", "finding duplicates", scipy="SciPy")
-    gallery.check_usable()
+    gallery.check()
+    if gallery.is_table:
+        raise GalleryError(f"{str(gallery.folder)!r} has vectors alone: build a gallery of the images for duplicates")
     limit = None if max_distance is None else Limit.of(max_distance)
-    numbers, records = gallery.current()
-    by_key: dict[str, list[int]] = {}
-    for position, record in enumerate(records):
-        by_key.setdefault(record["_key"], []).append(position)
-    first = [positions[0] for positions in by_key.values()]
-    contents = [records[position] for position in first]
-    units = gallery.features.unit(numbers[first])
+    rows, records = gallery.current()
+    by_key: dict[str, list[Record]] = {}
+    for record in records:
+        by_key.setdefault(record["_key"], []).append(record)
+    contents = list(by_key.values())
+    _, first = np.unique([record["_key"] for record in records], return_index=True)
+    units = gallery.features.unit(rows[np.sort(first)])
 
-    with _Comparisons(gallery, contents, progress) as comparisons:
-        # links of contents
-        a, b, distance = nearest_pairs(*nearest(units, units, neighbors + 1))
-        linked = np.zeros(len(a), bool)
-        if limit is not None:
-            linked = comparable(distance) <= comparable(limit.distance)
-        by_row = np.lexsort((b, a))  # pairs of one image follow each other, whose print is then at hand
-        for done, pair in enumerate(by_row.tolist(), 1):
-            linked[pair] |= comparisons.copy(int(a[pair]), int(b[pair])).found
-            if progress is not None:
-                progress(done, len(a))
+    # links of contents; pairs of one image follow each other, so that its print is at hand
+    copy_of = _comparison(gallery, [images[0] for images in contents], progress)
+    a, b, distance = nearest_pairs(*nearest(units, units, neighbors + 1))
+    linked = np.zeros(len(a), bool)
+    if limit is not None:
+        linked = comparable(distance) <= comparable(limit.distance)
+    for done, pair in enumerate(np.lexsort((b, a)).tolist(), 1):
+        linked[pair] |= copy_of(int(a[pair]), int(b[pair])).found
+        if progress is not None:
+            progress(done, len(a))
 
-        groups: list[list[Record]] = []
-        keys = list(by_key)
-        for component in members(connected(len(keys), a[linked], b[linked])):
-            rest = [int(content) for content in component]
-            while rest:
-                rest, rows = _group(rest, [by_key[key] for key in keys], records, units, comparisons, limit)
-                if len(rows) > 1:
-                    groups.append(rows)
+    groups: list[list[Record]] = []
+    for component in members(connected(len(contents), a[linked], b[linked])):
+        rest = component.tolist()
+        while rest:
+            rest, group = _group(rest, contents, units, copy_of, limit)
+            if len(group) > 1:
+                groups.append(group)
 
-    rows = _numbered(groups, limit)
-    spare = sum(not row["keep"] for row in rows)
+    table = _numbered(groups)
+    spare = sum(not row["keep"] for row in table)
     note = f"{len(records)} images, {len(groups)} groups of near-duplicates, {spare} could go"
+    columns: tuple[str, ...] = ("width", "height", "bytes", "distance", "copy_agreement", "mirrored")
     if limit is not None:
         note += f"; near: within {limit}"
-    tail: tuple[str, ...] = ("width", "height", "bytes", "distance", "copy_agreement", "mirrored")
-    if limit is not None:
-        tail = (*tail, "threshold", "threshold_source")
-    return gallery.answer("Near-duplicates", ("group", "size", "keep", "reason"), rows, tail, records, [note])
+        columns += ("threshold", "threshold_source")
+    return gallery.answer("Near-duplicates", ("group", "size", "keep", "reason"), table, columns, records, [note])
 
 
 def nearest_pairs(neighbors: Ints, distance: Double) -> tuple[Ints, Ints, Double]:
@@ -131,107 +128,83 @@ def nearest_pairs(neighbors: Ints, distance: Double) -> tuple[Ints, Ints, Double
 
 # Comparisons
 
+CopyOf = Callable[[int, int], Copy]  # whether two contents, by their numbers, are copies
 
-class _Comparisons:
-    """How far pairs of contents are copies, by their small pictures; those that are not kept yet are read now.
 
-    A context: pictures for which the gallery has no room, as it is read-only, are kept until its end.
+def _comparison(gallery: Contents, contents: Sequence[Record], progress: Progress | None) -> CopyOf:
+    """Compare contents by their small pictures; those that the gallery lacks are taken from the files now.
+
+    Raises:
+        GalleryError: if a file cannot be read any more, or the gallery has no room for a picture.
     """
+    prints = prints_of(gallery.store)
+    missing = [content for content in contents if content["_key"] not in prints]
 
-    def __init__(self, gallery: Contents, contents: Sequence[Record], progress: Progress | None) -> None:
-        self._contents = contents
-        self._copies: dict[tuple[int, int], Copy] = {}
-        self._prints: dict[int, Print] = {}
-        self._temporary = tempfile.TemporaryDirectory(prefix="idmetric-", ignore_cleanup_errors=True)
-        folder = gallery.store
+    def small(content: Record) -> NDArray[np.uint8]:
         try:
-            check_writable(folder / IMAGES)
-        except OutputError:
-            folder = Path(self._temporary.name)
-        self._parts = prints_of(folder)
-        missing = [content for content in contents if content["_key"] not in self._parts]
+            return small_picture(gallery.metric.read_image(content["_file"]))
+        except ImageReadError as error:
+            raise GalleryError(f"{content['path']}: {error.reason}; bring the gallery up to date") from error
 
-        def small(content: Record) -> np.ndarray:
-            try:
-                return small_picture(gallery.metric.read_image(content["_file"]))
-            except ImageReadError as error:
-                raise GalleryError(f"{content['path']}: {error.reason}; bring the gallery up to date") from error
+    pictures = in_order(small, missing, threads=threads(None), waiting=64)
+    for done, (content, picture) in enumerate(zip(missing, pictures, strict=True), 1):
+        keep_print(prints, content["_key"], picture)
+        if progress is not None:
+            progress(done, len(missing))
+    prints.save()
 
-        pictures = in_order(small, missing, threads=threads(None), waiting=64)
-        for done, (content, picture) in enumerate(zip(missing, pictures, strict=True), 1):
-            keep_print(self._parts, content["_key"], picture)
-            if progress is not None:
-                progress(done, len(missing))
-        self._parts.save()
+    @lru_cache(_HELD)
+    def print_of(number: int) -> Print:
+        key = contents[number]["_key"]
+        kept = prints.rows([key])
+        if not kept:
+            raise GalleryError(
+                f"no picture of {contents[number]['path']} is kept in {str(prints.folder)!r}: start again"
+            )
+        return take_print(kept[key][PRINT].numpy())
 
-    def __enter__(self) -> _Comparisons:
-        return self
+    @cache
+    def compared(a: int, b: int) -> Copy:
+        has_frames = contents[a]["_animated"] or contents[b]["_animated"]
+        return Copy(0.0, False) if has_frames else compare(print_of(a), print_of(b))
 
-    def __exit__(self, *_: object) -> None:
-        self._temporary.cleanup()
+    def copy_of(a: int, b: int) -> Copy:
+        return Copy(1.0, False) if a == b else compared(min(a, b), max(a, b))
 
-    def copy(self, a: int, b: int) -> Copy:
-        """Whether one content is a copy of the other; each pair is compared once."""
-        if a == b:
-            return _SAME
-        pair = (min(a, b), max(a, b))
-        if pair not in self._copies:
-            has_frames = self._contents[a]["_animated"] or self._contents[b]["_animated"]
-            self._copies[pair] = _DIFFERENT if has_frames else compare(self._print(pair[0]), self._print(pair[1]))
-        return self._copies[pair]
-
-    def _print(self, number: int) -> Print:
-        if number not in self._prints:
-            if len(self._prints) >= _HELD:
-                self._prints.clear()
-            key = self._contents[number]["_key"]
-            row = self._parts.rows([key])
-            if key not in row:
-                raise GalleryError(f"the picture of {self._contents[number]['path']} is damaged: start again")
-            self._prints[number] = take_print(row[key][PRINT].numpy())
-        return self._prints[number]
+    return copy_of
 
 
 # Groups
 
 
 def _group(
-    contents: list[int],
-    positions: Sequence[Sequence[int]],
-    records: Sequence[Record],
-    units: np.ndarray,
-    comparisons: _Comparisons,
-    limit: Limit | None,
+    numbers: list[int], contents: Sequence[list[Record]], units: Single, copy_of: CopyOf, limit: Limit | None
 ) -> tuple[list[int], list[Record]]:
-    """Of linked contents, those that do not repeat the one to keep; and the rows of the images that do, and of itself.
+    """Of linked contents, those that do not repeat the one to keep; and a row for each image of the rest."""
+    kept = min(numbers, key=lambda number: min(map(_precedence, contents[number])))
+    kept_image = min(contents[kept], key=_precedence)
+    vectors = units[numbers]
+    from_kept = distances(np.broadcast_to(units[kept], vectors.shape), vectors).tolist()
 
-    Args:
-        contents: numbers. positions: the images of each content, as numbers of `records`.
-    """
-    images = [position for content in contents for position in positions[content]]
-    kept_image = min(images, key=lambda position: _precedence(records[position]))
-    kept = next(content for content in contents if kept_image in positions[content])
-    contents = [kept, *(content for content in contents if content != kept)]
-    vectors = units[contents]
-    from_kept = distances(np.broadcast_to(vectors[0], vectors.shape), vectors).tolist()
-
-    rest = []
+    others: list[int] = []
     rows: list[Record] = []
-    for content, distance in zip(contents, from_kept, strict=True):
-        copy = comparisons.copy(kept, content)
-        is_animated = records[positions[content][0]]["_animated"] or records[kept_image]["_animated"]
+    for number, distance in zip(numbers, from_kept, strict=True):
+        copy = copy_of(kept, number)
+        is_animated = kept_image["_animated"] or contents[number][0]["_animated"]
         is_near = limit is not None and not is_animated and comparable(distance) <= comparable(limit.distance)
-        if content != kept and not copy.found and not is_near:
-            rest.append(content)
+        if not copy.found and not is_near:
+            others.append(number)
             continue
-        for position in positions[content]:
-            reason = "copy" if copy.found else "near"
-            if content == kept:
-                reason = "kept" if position == kept_image else "same bytes"
-            facts = {"distance": distance, "copy_agreement": copy.agreement, "mirrored": copy.mirrored}
-            rows.append({"keep": reason == "kept", "reason": reason, **facts, **records[position]})
-    rows.sort(key=lambda row: not row["keep"])
-    return rest, rows
+        reason = "same bytes" if number == kept else "copy" if copy.found else "near"
+        facts = {"distance": distance, "copy_agreement": copy.agreement, "mirrored": copy.mirrored}
+        if limit is not None:
+            facts |= {"threshold": limit.distance, "threshold_source": limit.source}
+        rows += [{**image, **facts, "keep": False, "reason": reason} for image in contents[number]]
+
+    rows.sort(key=_precedence)
+    first = next(row for row in rows if row["path"] == kept_image["path"])
+    first |= {"keep": True, "reason": "kept"}
+    return others, [first, *(row for row in rows if row is not first)]
 
 
 def _precedence(record: Record) -> tuple[object, ...]:
@@ -241,18 +214,15 @@ def _precedence(record: Record) -> tuple[object, ...]:
     return -area, -record["_size"], _COPY_NAME.search(stem) is not None, natural(record["path"])
 
 
-def _numbered(groups: list[list[Record]], limit: Limit | None) -> list[Record]:
+def _numbered(groups: list[list[Record]]) -> list[Record]:
     """The rows of groups, large groups first; a file that is kept by one path or mask is kept by all."""
-    kept_files = {os.path.realpath(row["_file"]) for rows in groups for row in rows if row["keep"]}
+    kept_files = {os.path.realpath(rows[0]["_file"]) for rows in groups}
     groups.sort(key=lambda rows: (-len(rows), min(row["path"] for row in rows)))
-    numbered: list[Record] = []
+    table: list[Record] = []
     for number, rows in enumerate(groups, 1):
         for row in rows:
             if not row["keep"] and os.path.realpath(row["_file"]) in kept_files:
                 row |= {"keep": True, "reason": SAME_FILE}
-            row |= {"group": number, "size": len(rows)}
-            row |= {"width": row["_width"], "height": row["_height"], "bytes": row["_size"]}
-            if limit is not None:
-                row |= {"threshold": limit.distance, "threshold_source": limit.source}
-            numbered.append(row)
-    return numbered
+            sizes = {"width": row["_width"], "height": row["_height"], "bytes": row["_size"]}
+            table.append({**row, **sizes, "group": number, "size": len(rows)})
+    return table

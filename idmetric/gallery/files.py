@@ -15,6 +15,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 
 from idmetric.data.nearest import Single, unit
 from idmetric.metric.files import StrPath, need, refuse_irregular, replacing
-from idmetric.store import PartFile, Parts
+from idmetric.store import PartFile
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -100,7 +101,9 @@ def read_images(path: Path) -> tuple[dict[str, Any], pa.Table]:
     """
     refuse_irregular(path)
     try:
-        table = arrow().parquet.read_table(path)
+        with arrow().parquet.ParquetFile(path) as file:
+            table = file.read()
+        arrow().default_memory_pool().release_unused()
     except (arrow().ArrowException, OSError) as error:
         raise _damaged(path, error) from error
     if not {"path", *FACTS} <= set(table.column_names):
@@ -135,91 +138,77 @@ def write_images(path: Path, head: dict[str, Any], images: pd.DataFrame) -> None
 
 @dataclass(frozen=True)
 class Vectors:
-    """The global features (N, D) of images, which need no room in memory.
+    """The global features of images, which need no room in memory.
 
     Attributes:
-        arrays: the vectors of each part. position (N,): of each image's among those of all parts.
-        norm (N,): their lengths. parts: the files.
+        arrays: the vectors (n, D) of each part. parts: their files; none for vectors in a table.
+        part (N,): the number of each image's part. row (N,): of its vector there. norm (N,): the vector's length.
     """
 
     arrays: list[NDArray[Any]]
-    position: NDArray[np.int64]
-    norm: Single
     parts: list[PartFile]
+    part: NDArray[np.integer]
+    row: NDArray[np.integer]
+    norm: Single
 
     def __len__(self) -> int:
-        return len(self.position)
+        return len(self.part)
+
+    @cached_property
+    def _of_part(self) -> list[NDArray[np.int64]]:
+        """The images of each part."""
+        return [np.flatnonzero(self.part == number) for number in range(len(self.arrays))]
 
     def similarity(self, queries: Single) -> Single:
         """Cosines (Q, N) of unit vectors (Q, D), up to rounding in float32."""
-        products = [queries @ array.T for array in self.arrays]
-        joined = products[0] if len(products) == 1 else np.concatenate(products, axis=1)
-        similarity: Single = joined.take(self.position, axis=1)
+        similarity = np.empty((len(queries), len(self)), np.float32)
+        for array, images in zip(self.arrays, self._of_part, strict=True):
+            product = queries @ array.T
+            similarity[:, images] = product[:, self.row[images]]
         similarity /= self.norm
         return similarity
 
-    def unit(self, rows: NDArray[np.integer]) -> Single:
-        """Unit vectors (n, D) of some rows."""
-        starts = np.cumsum([0, *map(len, self.arrays)])
-        position = self.position[rows]
-        part = np.searchsorted(starts, position, side="right") - 1
-        vectors = np.empty((len(rows), self.arrays[0].shape[1]), self.arrays[0].dtype)
+    def unit(self, images: NDArray[np.integer]) -> Single:
+        """Unit vectors (n, D) of some images."""
+        vectors = np.empty((len(images), self.arrays[0].shape[1]), self.arrays[0].dtype)
+        part, row = self.part[images], self.row[images]
         for number in np.unique(part):
-            of_part = part == number
-            vectors[of_part] = self.arrays[number][position[of_part] - starts[number]]
+            is_here = part == number
+            vectors[is_here] = self.arrays[number][row[is_here]]
         return unit(vectors)
 
-    def damaged(self, rows: NDArray[np.integer], keys: Sequence[str]) -> str:
-        """The name of a part in which one of these rows has changed; "" if there is none."""
-        starts = np.cumsum([0, *map(len, self.arrays)])
-        for position, key in zip(self.position[rows].tolist(), keys, strict=True):
-            number = int(np.searchsorted(starts, position, side="right")) - 1
-            part = self.parts[number]
-            if part.is_damaged("cls", position - int(starts[number]), key):
-                return part.path.name
-        return ""
+    def check(self, images: NDArray[np.integer], keys: Sequence[str]) -> None:
+        """Raise GalleryError, naming the part, if a byte of these images' vectors has changed."""
+        for image, key in zip(images, keys, strict=True):
+            part = self.parts[self.part[image]] if self.parts else None
+            if part is not None and part.is_damaged("cls", int(self.row[image]), key):
+                raise GalleryError(f"{str(part.path)!r} is damaged: the next build embeds what it held again")
 
 
 def map_vectors(folder: Path, images: pa.Table) -> Vectors:
     """Map the vectors of a gallery's images.
 
     Raises:
-        GalleryError: if some are missing, naming the part.
+        GalleryError: for a part that is missing or damaged.
     """
-    if not len(images):
-        return Vectors([], np.empty(0, np.int64), np.empty(0, np.float32), [])
-    try:
-        return _mapped(folder, images["_part"], images["_row"], images["_norm"])
-    except FileNotFoundError:  # a command that shares the folder has joined its parts
-        parts = Parts(folder, ["cls"])
-        keys = images["_key"].to_pylist()
-        absent = sum(key not in parts for key in keys)
-        if absent:
-            raise GalleryError(
-                f"the embeddings of {absent} of {len(keys)} images are missing in {str(folder)!r}: the next build "
-                "makes them again"
-            ) from None
-        places = [parts.place(key) for key in keys]
-        names = arrow().chunked_array([[name for name, _ in places]])
-        rows = arrow().chunked_array([[row for _, row in places]])
-        return _mapped(folder, names, rows, images["_norm"])
-    except (ValueError, KeyError) as error:
-        raise GalleryError(f"{error}: the next build embeds what it held again") from error
-
-
-def _mapped(folder: Path, names: pa.ChunkedArray, rows: pa.ChunkedArray, norm: pa.ChunkedArray) -> Vectors:
-    encoded = names.combine_chunks().dictionary_encode()
+    names = images["_part"].combine_chunks().dictionary_encode()
     parts = []
-    for name in encoded.dictionary.to_pylist():
+    for name in names.dictionary.to_pylist():
         path = folder / name
         try:
             parts.append(PartFile(path))
-        except (ValueError, KeyError) as error:
-            raise ValueError(f"{str(path)!r} is damaged ({error})") from error
-    arrays = [_floats(part) for part in parts]
-    starts = np.cumsum([0, *map(len, arrays)])[:-1]
-    position = starts[encoded.indices.to_numpy()] + rows.to_numpy()
-    return Vectors(arrays, position, norm.to_numpy(), parts)
+        except (OSError, ValueError, KeyError) as error:
+            raise GalleryError(
+                f"{str(path)!r} is damaged ({error}): the next build embeds what it held again"
+            ) from error
+    row = _numbers(images["_row"].combine_chunks())
+    norm = _numbers(images["_norm"].combine_chunks())
+    return Vectors([_floats(part) for part in parts], parts, _numbers(names.indices), row, norm)
+
+
+def _numbers(column: pa.Array) -> NDArray[Any]:
+    """A column without missing values; its own `to_numpy` would import pandas."""
+    return np.from_dlpack(column)
 
 
 def _floats(part: PartFile) -> NDArray[Any]:
@@ -232,9 +221,7 @@ def _floats(part: PartFile) -> NDArray[Any]:
 
 def norms_of(folder: Path, places: Sequence[tuple[str, int]]) -> Single:
     """The lengths of vectors in parts of a folder."""
-    norms: dict[str, Single] = {}
-    for name in {name for name, _ in places}:
-        norms[name] = _lengths(_floats(PartFile(folder / name)))
+    norms = {name: _lengths(_floats(PartFile(folder / name))) for name in {name for name, _ in places}}
     return np.array([norms[name][row] for name, row in places], np.float32)
 
 
@@ -270,7 +257,13 @@ def read_vectors(path: Path, model_id: str) -> tuple[pa.Table, Vectors]:
     if models != [model_id]:
         raise GalleryError(f"{str(path)!r} was embedded by {', '.join(map(str, models)) or 'none'}, not by {model_id}")
 
-    numbers = table[EMBEDDING].combine_chunks().flatten().to_numpy().astype(np.float32, copy=False)
-    vectors = numbers.reshape(len(table), -1)
-    rest = table.drop_columns([EMBEDDING, MODEL])
-    return rest, Vectors([vectors], np.arange(len(vectors)), _lengths(vectors), [])
+    count = len(table)
+    numbers = _numbers(table[EMBEDDING].combine_chunks().flatten())
+    vectors = numbers.astype(np.float32, copy=False).reshape(count, -1)
+    table = table.drop_columns([EMBEDDING, MODEL])
+    # what is not known of the files is missing
+    keys = arrow().array([str(row) for row in range(count)])
+    facts = dict.fromkeys(FACTS, arrow().nulls(count)) | {"_file": table["path"], "_key": keys}
+    for name, column in facts.items():
+        table = table.append_column(name, column)
+    return table, Vectors([vectors], [], np.zeros(count, np.int64), np.arange(count), _lengths(vectors))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from idmetric.data.look import check_share
 from idmetric.gallery import search
 from idmetric.gallery.answer import Answer
 from idmetric.gallery.build import Progress, Update, before_build, embed_images, prints_of, update_of
@@ -77,7 +76,9 @@ class Gallery(Contents):
 
         if self.is_table:
             raise GalleryError(f"{str(self.folder)!r} is a table with vectors: name a folder for the gallery")
-        self.check_model()
+        from idmetric.data.look import check_share  # pandas: not for a query
+
+        self.check(is_searched=False)
         if not sources:
             raise GalleryError("name the gallery's sources: folders, images or tables")
         if mask_dir is not None and not (self.look.masked and os.path.isdir(mask_dir)):
@@ -149,7 +150,7 @@ class Gallery(Contents):
             ValueError: for arguments that do not fit.
         """
         search.check_rerank(k, distance, rerank)
-        self.check_usable()
+        self.check()
         if self.is_table and (rerank or exclude_same or self.look.masked):
             raise GalleryError(
                 f"{str(self.folder)!r} has vectors alone, neither patches, contents nor masks: build a gallery of the "

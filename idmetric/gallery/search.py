@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,6 @@ from idmetric.gallery.approximate import Candidates
 from idmetric.gallery.files import GalleryError, Vectors
 from idmetric.metric.distance import distance_matrix, needs_patches
 from idmetric.metric.embedding import Embedding, check_distances, concatenate
-from idmetric.metric.masks import Labeled
 from idmetric.metric.ties import comparable
 from idmetric.store import Store, key_of
 from idmetric.stream import Item, embedded, problem_of
@@ -34,22 +32,20 @@ def check_rerank(k: int, distance: str, rerank: int | None) -> None:
     """Raise ValueError for numbers below 1, and for a shortlist that does not fit the distance."""
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}")
-    if needs_patches(distance) and rerank is None:
-        raise ValueError(f"distance {distance!r} ranks a shortlist: say how long, rerank=50 or more")
-    if rerank is not None and not needs_patches(distance):
-        raise ValueError("rerank needs the distance to rank by: distance='joint' or 'patch'")
+    if needs_patches(distance) != (rerank is not None):
+        raise ValueError(
+            f"a distance of patches ranks a shortlist, rerank=50 or more; cls none, got {distance!r}, {rerank}"
+        )
     if rerank is not None and rerank < k:
         raise ValueError(f"rerank={rerank} is a shortlist of fewer than the k={k} images asked for")
 
 
 def key_of_query(image: Any, mask: Any, look: str) -> str:
-    """The key of a query given by its file or bytes, else ""."""
-    if isinstance(mask, Labeled):
-        mask = mask.source
-    files = (str, bytes, os.PathLike)
-    if isinstance(image, files) and (mask is None or isinstance(mask, files)):
-        return key_of(image, mask, look)
-    return ""
+    """The key of a query given by files or bytes; "" for others."""
+    try:
+        return key_of(image, getattr(mask, "source", mask), look)
+    except TypeError:  # arrays and PIL images
+        return ""
 
 
 def nearest_images(
@@ -76,8 +72,8 @@ def nearest_images(
     units = unit(queries.cls.float().numpy())
     lists = shortlists(gallery.features, units, length, is_wanted, gallery.candidates)
     rows = sorted({row for hits in lists for row, _ in hits})
-    gallery.check_vectors(np.array(rows, np.int64), [records[row] for row in rows])
-    gallery.leave_out({records[row]["path"]: fault for row, fault in faults.items() if fault})
+    gallery.features.check(np.array(rows, np.int64), [records[row]["_key"] for row in rows])
+    gallery.leave_out({records[row]["path"]: fault for row, fault in faults.items()})
     return lists, records
 
 

@@ -80,9 +80,7 @@ def _table_of(source: GallerySource, masked: bool, mask_dir: StrPath | None) -> 
             raise GalleryError(f"cannot list the folder {folder!r}: {error.strerror or error}") from error
     if path.is_file():
         return _of_files([path], path.parent, masked, mask_dir)
-    if path.exists():
-        raise GalleryError(f"{os.fspath(source)!r} is a pipe or a device: name a folder, an image or a table")
-    raise GalleryError(f"there is no folder, image or table at {os.fspath(source)!r}: name the place it has now")
+    raise GalleryError(f"{os.fspath(source)!r} is no folder, image or table: name the place it has now")
 
 
 def _of_files(files: Sequence[Path], root: Path, masked: bool, mask_dir: StrPath | None) -> pd.DataFrame:

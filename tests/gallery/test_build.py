@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from pyarrow import parquet
 
 from idmetric import IDSim
+from idmetric.adapters import EmbedColumn
 from idmetric.gallery import Gallery, GalleryError, StaleWarning, models_of
 from idmetric.store import Store, key_of
 from tests.conftest import random_model
@@ -329,17 +329,21 @@ def test_a_damaged_table_is_refused_and_loses_no_vector(
     assert len(fresh.query(flat(1), k=9)) == 9
 
 
-def test_parts_that_another_command_has_joined_are_found(metric: IDSim, photos: Path, index: Path) -> None:
-    for path in files(photos):
-        Gallery(index, metric).build(*files(photos)[: files(photos).index(path) + 1])
-    gallery = Gallery(index, metric)
-    before = gallery.query(files(photos), k=3).to_records()
-    Store(gallery.store, metric.model_id)._join_parts()
-    assert len(parts(index)) == 1
-    assert Gallery(index, metric).query(files(photos), k=3).to_records() == before
-    parts(index)[0].unlink()
-    with pytest.raises(GalleryError, match="9 of 9"):
+def test_a_part_that_is_gone_is_named_and_its_images_are_embedded_again(
+    metric: IDSim, photos: Path, index: Path, gallery: Gallery
+) -> None:
+    [part] = parts(index)
+    part.unlink()
+    with pytest.raises(GalleryError, match=part.name):
         Gallery(index, metric).query(flat(1))
+    assert Gallery(index, metric).build(photos).embedded == 9
+    for path in files(photos):
+        Gallery(index, metric).build(path)
+        flat(int(path.stem) + 30).save(path)
+    Gallery(index, metric).build(photos)
+    Store(gallery.store, metric.model_id)._join_parts()  # as any command that shares the folder may
+    assert Gallery(index, metric).build(photos).embedded == 0
+    assert len(Gallery(index, metric).query(flat(1))) == 9
 
 
 # Processes
@@ -379,14 +383,10 @@ def test_builds_of_one_gallery_take_turns(
 # Vectors in tables
 
 
-def test_vectors_for_other_tools_open_as_a_gallery(
-    metric: IDSim, photos: Path, gallery: Gallery, tmp_path: Path
-) -> None:
-    gallery.to_parquet(tmp_path / "vectors.parquet")
-    table = parquet.read_table(tmp_path / "vectors.parquet")
-    assert table["path"].to_pylist() == list(map(str, files(photos)))
-    np.testing.assert_array_equal(np.stack(table["embedding"].to_numpy()), gallery.vectors())
-
+def test_a_table_with_vectors_opens_as_a_gallery(metric: IDSim, photos: Path, gallery: Gallery, tmp_path: Path) -> None:
+    table = gallery.to_pandas()
+    table = EmbedColumn(metric, "path")(table)
+    table.to_parquet(tmp_path / "vectors.parquet")
     opened = Gallery(tmp_path / "vectors.parquet", metric)
     columns = ["path", "identity", "distance"]
     expected = gallery.query(flat(20), k=4).to_pandas()[columns]
@@ -394,12 +394,17 @@ def test_vectors_for_other_tools_open_as_a_gallery(
     assert opened.identities(threshold=0.1).notes == gallery.identities(threshold=0.1).notes
     for refused in (
         lambda: opened.build(photos), lambda: opened.query(flat(1), k=1, distance="joint", rerank=2),
-        lambda: opened.query(flat(1), exclude_same=True),
+        lambda: opened.query(flat(1), exclude_same=True), lambda: opened.duplicates(),
     ):  # fmt: skip
         with pytest.raises(GalleryError, match=r"vectors\.parquet"):
             refused()
+
     with pytest.raises(GalleryError, match="not by"):
         Gallery(tmp_path / "vectors.parquet", random_model("dinov2")).query(flat(1))
-    parquet.write_table(table.drop_columns(["embedding_model"]), tmp_path / "other.parquet")
+    table.drop(columns="embedding_model").to_parquet(tmp_path / "other.parquet")
     with pytest.raises(GalleryError, match="embedding_model"):
         Gallery(tmp_path / "other.parquet", metric).query(flat(1))
+    (tmp_path / "parts").mkdir()
+    for number in range(3):  # as many machines write it
+        table[3 * number : 3 * number + 3].to_parquet(tmp_path / "parts" / f"{number}.parquet")
+    assert len(Gallery(tmp_path / "parts", metric).query(flat(20), k=20)) == 9
