@@ -121,7 +121,8 @@ def counted(
         Shape (S, R).
     """
     within = distances <= thresholds[:, None]
-    nearest = np.where(within, distances, np.inf).min(0, initial=np.inf)
+    candidates = np.where(within, distances, np.inf)
+    nearest = candidates.min(0, initial=np.inf)
     counts: NDArray[np.bool_] = within & (distances <= (1 + margin) * nearest)
     return counts
 

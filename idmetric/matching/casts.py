@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import os
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from idmetric.matching.listed_paths import by_path
+from idmetric.matching.listed_paths import by_path, names_text, reason_of
 from idmetric.metric.errors import RequestError
-from idmetric.metric.files import StrPath, first_few
+from idmetric.metric.files import StrPath
 from idmetric.tables import read_table
 
 Cast = Mapping[str, Sequence[str]]  # image, clip, or frame of a clip -> names of subjects
@@ -41,20 +42,22 @@ def cast_of(cast: Cast | StrPath | None, names: Sequence[str], subjects: Sequenc
             raise RequestError(f"the cast of {image} has {', '.join(unknown)}: the subjects are called {known}")
     by_name = by_path(cast, names, "cast")
     if not by_name:
-        listed = ", ".join(first_few(list(cast), 3))
-        raise RequestError(f"none of the images ({', '.join(first_few(list(names), 3))}) has a cast ({listed} have)")
+        raise RequestError(f"none of the images ({names_text(names)}) has a cast ({names_text(cast)} have)")
     return by_name
 
 
 def _read(path: str) -> Cast:
     """The cast in a CSV file; several rows of one image add up. RequestError naming the file."""
-    cast: dict[str, list[str]] = {}
+    cast: dict[str, list[str]] = defaultdict(list)
     try:
-        for number, row in read_table(path, needed=("image", "subjects")).records():
+        table = read_table(path, needed=("image", "subjects"))
+        for number, row in table.records():
             if row["image"] is None:
                 raise ValueError(f"row {number} names no image")
-            members = re.split("[;,]", str(row["subjects"] or ""))
-            cast.setdefault(str(row["image"]), []).extend(name.strip() for name in members if name.strip())
+            members = cast[str(row["image"])]
+            for name in re.split("[;,]", str(row["subjects"] or "")):
+                if name.strip():
+                    members.append(name.strip())
     except (OSError, ValueError) as error:
-        raise RequestError(f"cannot read the cast {path}: {getattr(error, 'strerror', '') or error}") from error
+        raise RequestError(f"cannot read the cast {path}: {reason_of(error)}") from error
     return cast

@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,10 @@ class Cutouts:
 
 def is_clip(source: Any) -> bool:
     """Whether this is the path of a video or a GIF."""
-    return isinstance(source, str | os.PathLike) and os.fspath(source).lower().endswith(CLIP_ENDINGS)
+    if not isinstance(source, str | os.PathLike):
+        return False
+    _, ending = os.path.splitext(source)
+    return ending.lower() in CLIP_ENDINGS
 
 
 def sources_of(images: Any) -> list[Any]:
@@ -57,9 +61,13 @@ def sources_of(images: Any) -> list[Any]:
         ImageReadError: for a folder or pattern that names nothing.
     """
     if isinstance(images, Iterable) and not is_image_like(images):
-        return [source for part in images for source in sources_of(part)]
+        lists = map(sources_of, images)
+        return list(chain.from_iterable(lists))
     if isinstance(images, str | os.PathLike) and os.path.isdir(images):
-        files = [str(path) for path in walk(Path(images)) if is_image(path) or is_clip(path)]
+        files = []
+        for path in walk(Path(images)):
+            if is_image(path) or is_clip(path):
+                files.append(str(path))
         if files:  # without any, reading the folder says so
             return sorted(files, key=natural)
     return split_images(images)
@@ -73,7 +81,8 @@ def names_of(source: Any, number: int, is_only: bool) -> list[str]:
     """
     name = describe(source)
     if is_clip(source):
-        return [f"{name} @ {frame}" for frame in range(len(times(source)))]
+        count = len(times(source))
+        return [f"{name} @ {frame}" for frame in range(count)]
     if isinstance(source, str | os.PathLike) or is_only:
         return [name]
     return [f"{name} {number}"]  # images in memory may be alike in kind and size
@@ -88,6 +97,8 @@ def moments_of(source: Any, names: list[str], rate: float | None) -> Iterator[tu
     if not is_clip(source):
         yield Moment(names[0]), source
         return
+    clip = describe(source)
     for frame in frames(source, rate):
-        moment = Moment(names[frame.number], describe(source), frame.time, frame.number)
+        name = names[frame.number]
+        moment = Moment(name, clip, frame.time, frame.number)
         yield moment, lambda frame=frame: frame.image

@@ -28,28 +28,37 @@ def read_coco(path: str) -> dict[str, list[Region]]:
         images = _by_id(content["images"], "file_name")
         categories = _by_id(content.get("categories") or [], "name")
         annotations = list(content["annotations"])
+        file_names = [str(image["file_name"]) for image in images.values()]
+        if len(set(file_names)) < len(file_names):
+            raise ValueError("two images have one file_name: give each its own")
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise RequestError(f"{path} is not a COCO file of images and annotations: {error}") from error
 
-    regions: dict[str, list[Region]] = {image["file_name"]: [] for image in images.values()}
+    regions: dict[str, list[Region]] = {name: [] for name in file_names}
     for number, entry in enumerate(annotations):
         try:
             image = images[_id(entry["image_id"])]
-            category = entry.get("category_id")
-            label = "" if category is None or not categories else categories[_id(category)]["name"]
-            regions[image["file_name"]].append(_region(entry, image, str(label).strip()))
-        except (AttributeError, LookupError, TypeError, ValueError) as error:
-            missing = "there is no " if isinstance(error, KeyError) else ""
-            raise RequestError(f"{path}, annotation {entry.get('id', number)}: {missing}{error}") from error
+            label = ""
+            if categories and entry.get("category_id") is not None:
+                category = categories[_id(entry["category_id"])]
+                label = str(category["name"]).strip()
+            of_image = regions[image["file_name"]]
+            of_image.append(_region(entry, image, label))
+        except KeyError as error:
+            raise RequestError(f"{path}, annotation {entry.get('id', number)}: there is no {error}") from error
+        except (AttributeError, IndexError, TypeError, ValueError) as error:
+            raise RequestError(f"{path}, annotation {entry.get('id', number)}: {error}") from error
     return regions
 
 
 def _by_id(entries: Sequence[Entry], name: str) -> dict[str, Entry]:
-    """Entries by their ids; ValueError for two of one id or, of images, of one file."""
-    by_id = {_id(entry["id"]): entry for entry in entries}
-    names = {entry[name] for entry in entries}
-    if len(by_id) < len(entries) or (name == "file_name" and len(names) < len(entries)):
-        raise ValueError(f"two entries have one id or one {name}: give each its own")
+    """Entries by their ids; ValueError for two of one id, KeyError for one without id or name."""
+    by_id: dict[str, Entry] = {}
+    for entry in entries:
+        entry_id = _id(entry["id"])
+        if entry_id in by_id:
+            raise ValueError(f"{by_id[entry_id][name]} and {entry[name]} have one id: give each its own")
+        by_id[entry_id] = entry
     return by_id
 
 
@@ -62,28 +71,29 @@ def _region(entry: Entry, image: Entry, label: str) -> Region:
     image_size = None
     if image.get("width") or image.get("height"):
         image_size = (int(image["width"]), int(image["height"]))
-    mask = None
     segmentation = entry.get("segmentation")
-    if segmentation:
-        if isinstance(segmentation, list) and not isinstance(segmentation[0], list):
-            segmentation = [segmentation]  # the numbers of one polygon
-        mask = CocoMask(segmentation)
     if isinstance(segmentation, Mapping):
         height, width = segmentation["size"]
         if image_size not in (None, (width, height)):
             raise ValueError(f"its run-length code is of {width} x {height} pixels, its image has {image_size}")
         image_size = (int(width), int(height))
+    elif segmentation and not isinstance(segmentation[0], list):
+        segmentation = [segmentation]  # the numbers of one polygon
+
     box = _box(entry)
-    if box is None and mask is None:
-        raise ValueError("it has neither a box nor a mask")
-    return Region(box, mask, label, image_size)
+    if not segmentation:
+        if box is None:
+            raise ValueError("it has neither a box nor a mask")
+        return Region(box, label=label, image_size=image_size)
+    return Region(box, CocoMask(segmentation), label, image_size)
 
 
 def _box(entry: Entry) -> Box | None:
     """The box of an annotation; ValueError for one that is turned, or written in another way than COCO's."""
     if not entry.get("bbox"):
         return None
-    turn = {**entry, **(entry.get("attributes") or {})}.get("rotation")
+    attributes = entry.get("attributes") or {}
+    turn = attributes.get("rotation") or entry.get("rotation")
     if turn and not entry.get("segmentation"):
         raise ValueError("its box is turned: export it as a polygon")
     if entry.get("bbox_mode") not in _XYWH:

@@ -7,10 +7,11 @@ A listed path may be the end of an image's path (`01/a.png`), or all of it; of s
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from idmetric.metric.errors import RequestError
+from idmetric.metric.files import first_few
 
 T = TypeVar("T")
 
@@ -37,21 +38,33 @@ def by_path(listed: Mapping[str, Sequence[T]], images: Sequence[str], what: str)
     """
     joined: dict[tuple[str, ...], list[T]] = {}
     for path, path_values in listed.items():
-        joined.setdefault(path_parts(path), []).extend(path_values)
+        parts = path_parts(path)
+        joined.setdefault(parts, []).extend(path_values)
 
     values: dict[str, list[T]] = {}
     owners: dict[tuple[str, ...], str] = {}  # a listed path -> the file that it means
     for image in images:
-        absolute = path_parts(os.path.abspath(image))
-        ends = (absolute[start:] for start in range(len(absolute)))
-        longest = next((end for end in ends if end in joined), None)
-        if longest is None:
+        file = os.path.abspath(image)
+        parts = path_parts(file)
+        while parts and parts not in joined:
+            parts = parts[1:]
+        if not parts:
             continue
-        owner = owners.setdefault(longest, os.path.abspath(image))
-        if owner != os.path.abspath(image):
-            name = "/".join(longest)
+        owner = owners.setdefault(parts, file)
+        if owner != file:
+            name = "/".join(parts)
             raise RequestError(
-                f"the {what} of {name} would be those of both {owner} and {image}: give their paths with more folders"
+                f"the {what} of {name} would be those of both {owner} and {file}: give their paths with more folders"
             )
-        values[image] = joined[longest]
+        values[image] = joined[parts]
     return values
+
+
+def names_text(names: Iterable[str]) -> str:
+    """The first names, for messages."""
+    return ", ".join(first_few(list(names), 3)) or "none"
+
+
+def reason_of(error: OSError | ValueError) -> str:
+    """Why a file cannot be read, without its name."""
+    return getattr(error, "strerror", "") or str(error)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, get_args
@@ -23,6 +23,7 @@ from idmetric.matching.assignment import MARGIN, assigned
 from idmetric.matching.casts import Cast, cast_of
 from idmetric.matching.clips import Cutouts, Moment, is_clip, moments_of, names_of, sources_of
 from idmetric.matching.frames import ClipError
+from idmetric.matching.listed_paths import names_text
 from idmetric.matching.region_files import FindRegions, region_finder
 from idmetric.matching.regions import Detector, Regions, as_region, cut
 from idmetric.matching.result import COLUMNS, Match, image_rows, over_references
@@ -32,7 +33,7 @@ from idmetric.metric.distance import needs_patches
 from idmetric.metric.embedder import Embedder
 from idmetric.metric.embedding import Embedding, concatenate
 from idmetric.metric.errors import RequestError
-from idmetric.metric.files import StrPath, first_few, need
+from idmetric.metric.files import StrPath, need
 from idmetric.metric.images import ImageReadError, Outside, Picture, check_paths, describe, image_of_pixels, is_tensor
 from idmetric.scoring.references import Aggregate
 from idmetric.store import Store, cache_folder
@@ -356,19 +357,27 @@ def _distances(metric: Embedder, roster: Sequence[Subject], rows: Sequence[Embed
 # What else a result says
 
 
-def _members(request: MatchRequest, moment: Moment, subjects: Iterable[str]) -> list[bool]:
+def _members(request: MatchRequest, moment: Moment, subjects: Collection[str]) -> list[bool]:
     """Whether each subject should be in an image: by its own cast, else by that of its clip; all without one."""
-    members = request.cast.get(moment.name, request.cast.get(moment.clip))
-    return [members is None or subject in members for subject in subjects]
+    of_clip = request.cast.get(moment.clip, list(subjects))
+    members = request.cast.get(moment.name, of_clip)
+    return [subject in members for subject in subjects]
 
 
 def _unlisted(request: MatchRequest, images: Sequence[Cutouts]) -> tuple[str, ...]:
     """The images without an entry in the file of regions, with a warning of them, and of those without a cast."""
-    unlisted = [image.moment.name for image in images if not image.is_listed]
+    unlisted = []
+    without_cast = []
+    for image in images:
+        moment = image.moment
+        if not image.is_listed:
+            unlisted.append(moment.name)
+        if request.cast and not request.cast.keys() & {moment.name, moment.clip}:
+            without_cast.append(moment.name)
     if unlisted:
-        shown = ", ".join(first_few(unlisted, 3))
+        shown = names_text(unlisted)
         warnings.warn(f"{len(unlisted)} images are not listed with regions, and count as none: {shown}", stacklevel=3)
-    in_cast = [image.moment.name in request.cast or image.moment.clip in request.cast for image in images]
-    if request.cast and not all(in_cast):
-        warnings.warn(f"{in_cast.count(False)} images are in no cast: all subjects are expected there", stacklevel=3)
+    if without_cast:
+        shown = names_text(without_cast)
+        warnings.warn(f"{len(without_cast)} images have no cast, and should show all subjects: {shown}", stacklevel=3)
     return tuple(unlisted)

@@ -14,15 +14,15 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from idmetric.matching.coco import read_coco
-from idmetric.matching.listed_paths import by_path
-from idmetric.matching.regions import Box, Region, Regions, as_region, is_region
+from idmetric.matching.listed_paths import by_path, names_text, reason_of
+from idmetric.matching.regions import Region, Regions, as_region, is_region
 from idmetric.metric import paths
 from idmetric.metric.errors import RequestError
-from idmetric.metric.files import first_few
 from idmetric.tables import number_of, read_table
 
 RegionsByPath = Mapping[str, Sequence[Region]]
@@ -45,7 +45,7 @@ def region_finder(regions: Regions, names: Sequence[Sequence[str]]) -> FindRegio
     """
     if regions is None:
         return lambda number, name: [Region()]
-    all_names = [name for of_source in names for name in of_source]
+    all_names = list(chain.from_iterable(names))
     listed = _listed(regions, all_names)
     if listed is None:
         lists = _lists_of(regions, len(names))
@@ -53,9 +53,9 @@ def region_finder(regions: Regions, names: Sequence[Sequence[str]]) -> FindRegio
 
     of_images = by_path(listed, all_names, "regions")
     if not of_images:
-        image_names = ", ".join(first_few(all_names, 3))
-        listed_names = ", ".join(first_few(list(listed), 3)) or "none"
-        raise RequestError(f"none of the images ({image_names}) has regions ({listed_names} have): compare the paths")
+        raise RequestError(
+            f"none of the images ({names_text(all_names)}) has regions ({names_text(listed)} have): compare the paths"
+        )
     return lambda number, name: of_images.get(name)
 
 
@@ -64,13 +64,15 @@ def _listed(regions: Any, names: Sequence[str]) -> RegionsByPath | None:
     if isinstance(regions, str | os.PathLike):
         return read_regions(os.fspath(regions), names)
     if hasattr(regions, "columns"):  # a DataFrame, for which pandas need not be there
-        return _of_rows("the table of regions", regions.columns, enumerate(regions.to_dict("records")))
+        rows = regions.to_dict("records")
+        return _of_rows("the table of regions", regions.columns, enumerate(rows))
     if not isinstance(regions, Mapping):
         return None
+
     by_name: dict[str, list[Region]] = {}
     for path, of_image in regions.items():
         try:
-            by_name[str(path)] = [as_region(region) for region in of_image]
+            by_name[str(path)] = list(map(as_region, of_image))
         except RequestError as error:
             raise RequestError(f"regions of {path}: {error}") from error
     return by_name
@@ -78,11 +80,13 @@ def _listed(regions: Any, names: Sequence[str]) -> RegionsByPath | None:
 
 def _lists_of(regions: Any, count: int) -> list[list[Region]]:
     """A list of regions for each image or clip; that of a single one may stand for itself."""
-    if count == 1 and all(map(is_region, regions)):
-        regions = [regions]
-    if len(regions) != count or any(map(is_region, regions)):
+    is_flat = all(map(is_region, regions))
+    if count == 1 and is_flat:
+        return [list(map(as_region, regions))]
+    has_regions = any(map(is_region, regions))
+    if len(regions) != count or has_regions:
         raise RequestError(f"{len(regions)} regions were given for {count} images: give a list for each image")
-    return [[as_region(region) for region in of_source] for of_source in regions]
+    return [list(map(as_region, of_source)) for of_source in regions]
 
 
 # Files
@@ -90,7 +94,7 @@ def _lists_of(regions: Any, count: int) -> list[list[Region]]:
 
 def read_regions(path: str, names: Sequence[str]) -> RegionsByPath:
     """The regions in a file or folder, of these images or of more; RequestError naming what cannot be used."""
-    ending = os.path.splitext(path)[1].lower()
+    _, ending = os.path.splitext(path.lower())
     try:
         if os.path.isdir(path):
             return _of_masks(path, names)
@@ -104,41 +108,60 @@ def read_regions(path: str, names: Sequence[str]) -> RegionsByPath:
     except RequestError:
         raise
     except (OSError, ValueError) as error:
-        raise RequestError(f"cannot read regions {path}: {getattr(error, 'strerror', '') or error}") from error
+        raise RequestError(f"cannot read regions {path}: {reason_of(error)}") from error
     raise RequestError(f"cannot read regions {path}: give a COCO .json, a .csv with path,x,y,w,h, or a folder of masks")
 
 
 def _of_rows(source: str, columns: Sequence[str], rows: Iterable[tuple[int, Mapping[str, Any]]]) -> RegionsByPath:
     """The regions in the numbered rows of a table; a row of a path alone lists an image without regions."""
     sides = _CORNERS if set(_CORNERS) <= set(columns) else _SIZE
-    missing = [column for column in ("path", *sides) if column not in columns]
+    missing = {"path", *sides} - set(columns)
     if missing:
-        needed = "path,x,y,w,h or path,left,top,right,bottom"
-        raise RequestError(f"{source} has no column {', '.join(missing)}: {needed} are needed")
+        needed = "path,x,y,w,h or path,left,top,right,bottom are needed"
+        raise RequestError(f"{source} has no column {', '.join(sorted(missing))}: {needed}")
 
-    regions: dict[str, list[Region]] = {}
+    regions: dict[str, list[Region]] = defaultdict(list)
     for number, row in rows:
-        cells = {column: str(cell) for column, cell in row.items() if cell not in (None, "") and cell == cell}
+        cells = {}
+        for column, cell in row.items():
+            is_empty = cell in (None, "") or cell != cell  # NaN in a DataFrame
+            if not is_empty:
+                cells[column] = str(cell)
         if "path" not in cells:
             raise RequestError(f"{source}, row {number}: it names no image")
-        of_image = regions.setdefault(cells.pop("path"), [])
+        of_image = regions[cells.pop("path")]
+        if not cells.keys() & {*sides, "label"}:
+            continue
         try:
-            if set(cells) & {*sides, "label"}:
-                of_image.append(_of_cells(cells, sides))
+            of_image.append(_of_cells(cells, sides))
         except ValueError as error:
             raise RequestError(f"{source}, row {number}: {error}") from error
     return regions
 
 
 def _of_cells(cells: Mapping[str, str], sides: Sequence[str]) -> Region:
-    a, b, c, d = (number_of(cells.get(side, "")) for side in sides)
-    box: Box = (a, b, c, d) if sides == _CORNERS else (a, b, a + c, b + d)
-    if number_of(cells.get("rotation", "0")) != 0:
-        raise ValueError(f"its box is turned by {cells['rotation']} degrees: give an upright box, or a mask")
+    turn = cells.get("rotation", "0")
+    if number_of(turn) != 0:
+        raise ValueError(f"its box is turned by {turn} degrees: give an upright box, or a mask")
+    left, top, right, bottom = _numbers(cells, sides)
+    if sides == _SIZE:
+        right += left
+        bottom += top
     image_size = None
     if "width" in cells or "height" in cells:
-        image_size = (int(number_of(cells.get("width", ""))), int(number_of(cells.get("height", ""))))
-    return Region(box, label=cells.get("label", "").strip(), image_size=image_size)
+        width, height = _numbers(cells, ("width", "height"))
+        image_size = (int(width), int(height))
+    label = cells.get("label", "")
+    return Region((left, top, right, bottom), label=label.strip(), image_size=image_size)
+
+
+def _numbers(cells: Mapping[str, str], columns: Sequence[str]) -> list[float]:
+    numbers = []
+    for column in columns:
+        if column not in cells:
+            raise ValueError(f"column {column!r} is empty")
+        numbers.append(number_of(cells[column]))
+    return numbers
 
 
 def _of_masks(folder: str, names: Sequence[str]) -> RegionsByPath:
@@ -149,8 +172,16 @@ def _of_masks(folder: str, names: Sequence[str]) -> RegionsByPath:
     """
     listed: dict[str, list[Region]] = defaultdict(list)
     for mask in paths.images_below(Path(folder)):
-        image = mask.relative_to(folder).with_suffix("")
-        listed[str(image)].append(Region(mask=mask))
-        listed[str(image.parent)].append(Region(mask=mask, label=image.name))
-    stems = {name if " @ " in name else os.path.splitext(name)[0]: name for name in names}
-    return {stems[stem]: regions for stem, regions in by_path(listed, list(stems), "masks").items()}
+        path = mask.relative_to(folder).with_suffix("")
+        folder_path = str(path.parent)
+        listed[str(path)].append(Region(mask=mask))
+        listed[folder_path].append(Region(mask=mask, label=path.name))
+
+    name_of_stem = {}
+    for name in names:
+        stem, _ = os.path.splitext(name)
+        if " @ " in name:
+            stem = name
+        name_of_stem[stem] = name
+    of_stems = by_path(listed, list(name_of_stem), "masks")
+    return {name_of_stem[stem]: regions for stem, regions in of_stems.items()}

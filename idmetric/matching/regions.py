@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any, NamedTuple
 
+import numpy as np
 from torch import Tensor
 
 from idmetric.matching.coco_masks import CocoMask
@@ -61,7 +62,10 @@ class Region:
 
     def __str__(self) -> str:
         name = self.label or "region"
-        return name if self.box is None else f"{name} ({', '.join(f'{side:g}' for side in self.box)})"
+        if self.box is None:
+            return name
+        sides = [f"{side:g}" for side in self.box]
+        return f"{name} ({', '.join(sides)})"
 
 
 RegionLike = Region | Sequence[float] | MaskLike
@@ -189,17 +193,18 @@ def _pixel_box(region: Region, height: int, width: int, name: str) -> Box | None
     if _are_fractions(region.box):
         drawn_width = drawn_height = 1
 
-    left, right = (side * width / drawn_width for side in region.box[0::2])
-    top, bottom = (side * height / drawn_height for side in region.box[1::2])
-    box = (max(left, 0.0), max(top, 0.0), min(right, float(width)), min(bottom, float(height)))
-    outside = max(box[0] - left, box[1] - top, right - box[2], bottom - box[3])
-    if outside > _ROUNDING or box[0] >= box[2] or box[1] >= box[3]:
+    scale = np.array([width, height, width, height]) / [drawn_width, drawn_height, drawn_width, drawn_height]
+    box = scale * region.box
+    clipped = box.clip(0, [width, height, width, height])
+    left, top, right, bottom = clipped.tolist()
+    if np.abs(box - clipped).max() > _ROUNDING or left >= right or top >= bottom:
         raise ImageReadError(
             name, f"{region} lies outside of its {width} x {height} pixels: boxes are left, top, right, bottom"
         )
-    return box
+    return left, top, right, bottom
 
 
 def _are_fractions(box: Box) -> bool:
     """Whether a box is in fractions of the image's sides, perhaps above 1 by mistake, and not in pixels."""
-    return max(box) <= 1 or (max(box) < 2 and not all(float(side).is_integer() for side in box))
+    is_whole = all(float(side).is_integer() for side in box)
+    return max(box) <= 1 or (max(box) < 2 and not is_whole)

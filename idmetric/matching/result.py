@@ -69,7 +69,8 @@ class Match(Records):
     def best(self) -> Any:
         """A DataFrame with one row for each image and subject: that of its assigned region, else of the nearest one."""
         table = self.table
-        in_order = table[table["subject"].notna()].sort_values(["assigned", "distance"], ascending=[False, True])
+        of_subjects = table[table["subject"].notna()]
+        in_order = of_subjects.sort_values(["assigned", "distance"], ascending=[False, True])
         return in_order.drop_duplicates(["image", "subject"]).sort_index()
 
     @property
@@ -81,14 +82,19 @@ class Match(Records):
         threshold) and worst_image.
         """
         best = self.best
-        best = best[best["expected"].astype(bool)].sort_values("distance", ascending=False, kind="stable")
+        is_expected = best["expected"].astype(bool)
+        best = best[is_expected].sort_values("distance", ascending=False, kind="stable")
         is_found = best["state"].isin(FOUND)
         best["found"] = is_found.astype(float).where(best["state"] != "")
         best["mean"] = best["distance"].where(is_found)
+
         groups = best.groupby("subject")
-        means = groups.agg(n=("image", "size"), found=("found", "mean"), mean=("mean", "mean"))
-        worst = groups.agg(worst=("distance", "first"), worst_image=("image", "first"))
-        return means.join(worst).reindex(self.limits).rename_axis("subject").reset_index()
+        summary = groups["image"].size().rename("n").to_frame()
+        summary["found"] = groups["found"].mean()
+        summary["mean"] = groups["mean"].mean()
+        summary["worst"] = groups["distance"].first()
+        summary["worst_image"] = groups["image"].first()
+        return summary.reindex(self.limits).rename_axis("subject").reset_index()
 
     def intervals(self) -> Any:
         """A DataFrame with a row for each time in which a subject keeps its state, in the frames of a clip.
@@ -97,14 +103,18 @@ class Match(Records):
         number), and mean (distance where it is found). Subjects without a threshold have none.
         """
         best = self.best
-        frames = best[(best["clip"] != "") & (best["state"] != "")]
-        frames = frames.sort_values(["clip", "subject"], kind="stable")  # each in order of time
-        frames["mean"] = frames["distance"].where(frames["state"].isin(FOUND))
+        has_time = best["clip"] != ""
+        has_state = best["state"] != ""
+        frames = best[has_time & has_state].sort_values(["clip", "subject"], kind="stable")  # each in order of time
+        is_found = frames["state"].isin(FOUND)
+        frames["mean"] = frames["distance"].where(is_found)
+
         keys = ["clip", "subject", "state"]
-        run = (frames[keys] != frames[keys].shift()).any(axis=1).cumsum()
-        intervals = frames.groupby([*keys, run.rename("run")], sort=False).agg(
-            start=("seconds", "first"), end=("seconds", "last"), frames=("seconds", "size"), mean=("mean", "mean")
-        )
+        is_new = frames[keys] != frames[keys].shift()
+        frames["run"] = is_new.any(axis=1).cumsum()
+        groups = frames.groupby([*keys, "run"], sort=False)
+        intervals = groups["seconds"].agg(start="first", end="last", frames="size")
+        intervals["mean"] = groups["mean"].mean()
         return intervals.reset_index().drop(columns="run")
 
     # Output
@@ -123,11 +133,15 @@ class Match(Records):
 
     def to_table(self) -> str:
         """Best rows, summary and intervals in aligned columns for a terminal, then what all rows share."""
-        lines = column_lines(_records(self.best), ("subject", "state", "distance", "threshold", "region", "image"))
+        best = _records(self.best)
+        lines = column_lines(best, ("subject", "state", "distance", "threshold", "region", "image"))
         for frame in (self.summary, self.intervals()):
             if len(frame):
-                lines += ["", *column_lines(_records(frame), list(frame.columns))]
-        return "\n".join([*lines, *self.notes, signature_line(self.signature)]) + "\n"
+                lines.append("")
+                lines += column_lines(_records(frame), list(frame.columns))
+        lines += self.notes
+        lines.append(signature_line(self.signature))
+        return "\n".join(lines) + "\n"
 
     @property
     def notes(self) -> list[str]:
@@ -220,8 +234,15 @@ def column_lines(records: Sequence[Record], names: Sequence[str]) -> list[str]:
     """Some columns of a table, aligned; "-" where there is no value."""
     lines = [list(names)]
     for row in records:
-        cells = ["-" if row[name] in (None, "") else row[name] for name in names]
-        lines.append([four(cell) if isinstance(cell, float) else str(cell) for cell in cells])
+        cells = []
+        for name in names:
+            value = row[name]
+            if value in (None, ""):
+                value = "-"
+            elif isinstance(value, float):
+                value = four(value)
+            cells.append(str(value))
+        lines.append(cells)
     return aligned(lines)
 
 

@@ -19,14 +19,7 @@ from idmetric.tables import four
 
 _MOST = 200  # images on a page
 _SIDE = 640  # pixels of a picture, about
-_TONES: dict[str, Tone] = {
-    "missing": "bad",
-    "unexpected": "bad",
-    "twice": "unsure",
-    "matched": "good",
-    "absent": "note",
-}
-_COLORS = {"good": "#1a7f37", "bad": "#cf222e", "unsure": "#bf8700", "note": "#57606a", "": "#0969da"}
+_COLORS = {"good": "#1a7f37", "bad": "#cf222e", "unsure": "#bf8700", "": "#0969da"}
 
 
 def match_page(found: Any) -> str:
@@ -34,45 +27,60 @@ def match_page(found: Any) -> str:
 
     Files are read again; an image in memory, and one that cannot be read any more, has no picture.
     """
-    rows_of: dict[str, list[Record]] = {image.moment.name: [] for image in found.images}
-    for row in found.best.to_dict("records"):
-        rows_of[row["image"]].append(row)
     images = {image.moment.name: image for image in found.images}
-    worst_first = sorted(images, key=lambda name: max(map(_badness, rows_of[name])), reverse=True)[:_MOST]
-    owners: dict[tuple[str, int], Record] = {}  # of regions by image and number: a row of the subject that it shows
-    for row in found:
-        key = (row["image"], row["region"])
-        if row["counts"] and (row["assigned"] or key not in owners):
-            owners[key] = row
-    shown = {}
-    for name, picture in _pictures([images[name].moment for name in worst_first]):
-        shown[name] = thumbnail(_drawn(images[name], owners, picture), room(len(worst_first)))
+    rows: dict[str, list[Record]] = {name: [] for name in images}
+    for row in found.best.to_dict("records"):
+        rows[row["image"]].append(row)
+    worst_rows = [max(rows_of_image, key=_badness) for rows_of_image in rows.values()]
+    worst_rows = sorted(worst_rows, key=_badness, reverse=True)[:_MOST]
+    names = [row["image"] for row in worst_rows]
 
+    addresses = {}
+    limit = room(len(names))
+    owners = _owners(found)
+    for name, picture in _pictures([images[name].moment for name in names]):
+        drawn = _drawn(images[name], owners, picture)
+        addresses[name] = thumbnail(drawn, limit)
     cards = []
-    for name, short_name in zip(worst_first, short(worst_first), strict=True):
-        worst = max(rows_of[name], key=_badness)
-        lines = []
-        for row in rows_of[name]:
-            distance = "in no region" if row["distance"] != row["distance"] else four(row["distance"])
-            lines.append(f"{row['subject']}: {row['state']} {distance}")
-        tone = _TONES.get(worst["state"], "")
-        cards.append(Picture(shown.get(name, ""), short_name, None, worst["state"], tone, lines=lines, path=name))
+    for worst, short_name in zip(worst_rows, short(names), strict=True):
+        name = worst["image"]
+        lines = list(map(_line, rows[name]))
+        address = addresses.get(name, "")
+        state = worst["state"]
+        cards.append(Picture(address, short_name, verdict=state, tone=_tone(state), lines=lines, path=name))
     skipped = [Picture("", name, lines=[reason]) for name, reason in found.skipped.items()]
     groups = [Group("Images, the worst first", cards), Group("Left out", skipped, small=True)]
+
     tables = []
     for title, frame in (("Subjects", found.summary), ("Times", found.intervals())):
         if len(frame):
             cells = frame.astype(object).where(frame.notna(), None)
             tables.append(PageTable(title, list(frame.columns), cells.to_numpy().tolist()))
-    return render(
-        Page(
-            "Subjects in images",
-            facts=found.signature,
-            tables=tables,
-            groups=[group for group in groups if group.pictures],
-            notes=found.notes,
-        )
-    )
+    shown_groups = [group for group in groups if group.pictures]
+    page = Page("Subjects in images", found.signature, tables=tables, groups=shown_groups, notes=found.notes)
+    return render(page)
+
+
+def _tone(state: str) -> Tone:
+    tones: dict[str, Tone] = {"missing": "bad", "unexpected": "bad", "twice": "unsure", "matched": "good"}
+    return tones.get(state, "")
+
+
+def _line(row: Record) -> str:
+    """The line of a subject in the caption of an image."""
+    distance = row["distance"]
+    where = "in no region" if np.isnan(distance) else four(distance)
+    return f"{row['subject']}: {row['state']} {where}"
+
+
+def _owners(found: Any) -> dict[tuple[str, int], Record]:
+    """The row of the subject that each region shows, by image and number; none of unknown regions."""
+    owners: dict[tuple[str, int], Record] = {}
+    for row in found:
+        region = (row["image"], row["region"])
+        if row["counts"] and (row["assigned"] or region not in owners):
+            owners[region] = row
+    return owners
 
 
 def _badness(row: Record) -> tuple[int, float]:
@@ -101,12 +109,15 @@ def _drawn(image: Cutouts, owners: Mapping[tuple[str, int], Record], picture: Im
     """A picture, reduced, with its regions and the names of the subjects that they show, else their labels."""
     small = reduced(picture, _SIDE)
     draw = ImageDraw.Draw(small)
-    for number, (left, top, right, bottom) in enumerate(image.boxes):
-        label = image.regions[number].label or "unknown"
-        owner = owners.get((image.moment.name, number), {"subject": label, "state": "unknown"})
-        color = _COLORS[_TONES.get(owner["state"], "")]
-        across, along = small.width / picture.width, small.height / picture.height
-        box = (left * across, top * along, right * across - 1, bottom * along - 1)
-        draw.rectangle(box, outline=color, width=3)
-        draw.text((box[0] + 6, box[1] + 4), owner["subject"], fill="white", stroke_width=2, stroke_fill=color)
+    scale = small.width / picture.width
+    for number, (region, box) in enumerate(zip(image.regions, image.boxes, strict=True)):
+        name = region.label or "unknown"
+        color = _COLORS[""]
+        owner = owners.get((image.moment.name, number))
+        if owner is not None:
+            name = owner["subject"]
+            color = _COLORS[_tone(owner["state"])]
+        left, top, right, bottom = (scale * side for side in box)
+        draw.rectangle((left, top, right - 1, bottom - 1), outline=color, width=3)
+        draw.text((left + 6, top + 4), name, fill="white", stroke_width=2, stroke_fill=color)
     return small
