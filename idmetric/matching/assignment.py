@@ -14,6 +14,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from idmetric.metric.ties import comparable
 
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 State = Literal["matched", "missing", "twice", "unexpected", "absent", "unknown", ""]
 FOUND: tuple[State, ...] = ("matched", "twice", "unexpected")
 UNASSIGNED = -1
@@ -34,10 +37,10 @@ class Assignment:
         within: (S, R), whether a region counts as a subject, see `counted`.
     """
 
-    region: NDArray[np.int64]
+    region: Integers
     states: tuple[State, ...]
     unknown: tuple[int, ...]
-    within: NDArray[np.bool_]
+    within: Bools
 
 
 def assigned(
@@ -62,18 +65,20 @@ def assigned(
     if cast is not None:
         is_member = np.asarray(cast, dtype=bool)
     region, states, within = _of_cast(matrix, limits, is_member, margin)
-    for subject in np.flatnonzero(np.isnan(limits)):
+    has_no_limit = np.isnan(limits)
+    for subject in np.flatnonzero(has_no_limit):
         states[subject] = ""
 
-    unknown: tuple[int, ...] = ()
-    if not np.isnan(limits).any():
-        unknown = tuple(np.flatnonzero(~within.any(0)).tolist())
-    return Assignment(region, tuple(states), unknown, within)
+    unknown: list[int] = []
+    if not has_no_limit.any():
+        is_known = within.any(0)
+        unknown = np.flatnonzero(~is_known).tolist()
+    return Assignment(region, tuple(states), tuple(unknown), within)
 
 
 def _of_cast(
-    distances: NDArray[np.float64], thresholds: NDArray[np.float64], is_member: NDArray[np.bool_], margin: float
-) -> tuple[NDArray[np.int64], list[State], NDArray[np.bool_]]:
+    distances: Floats, thresholds: Floats, is_member: Bools, margin: float
+) -> tuple[Integers, list[State], Bools]:
     """Region and state of each subject: first of the cast, then of the other subjects in the regions left over.
 
     A member gets its region whatever subjects outside the cast look like; a further region counts as the member only
@@ -88,7 +93,8 @@ def _of_cast(
     within = counted(distances, thresholds, margin)
     member_within = counted(distances[members], thresholds[members], margin)
     region[members] = assign(distances[members], member_within)
-    is_own = region[members][:, None] == np.arange(distances.shape[1])
+    columns = np.arange(distances.shape[1])
+    is_own = region[members][:, None] == columns
     member_within &= is_own | within[members]
     within[members] = member_within
 
@@ -98,7 +104,8 @@ def _of_cast(
     is_taken = member_within.any(0)  # a region that a member explains, as its own or as a further one
     outsiders = np.flatnonzero(~is_member)
     within_rest = within[outsiders] & ~is_taken
-    assigned_rest = assign(np.where(within_rest, distances[outsiders], np.nan), within_rest)
+    distances_rest = np.where(within_rest, distances[outsiders], np.nan)
+    assigned_rest = assign(distances_rest, within_rest)
     for subject, column in zip(outsiders, assigned_rest, strict=True):
         if column != UNASSIGNED:
             region[subject] = column
@@ -106,9 +113,7 @@ def _of_cast(
     return region, states, within
 
 
-def counted(
-    distances: NDArray[np.float64], thresholds: NDArray[np.float64], margin: float = MARGIN
-) -> NDArray[np.bool_]:
+def counted(distances: Floats, thresholds: Floats, margin: float = MARGIN) -> Bools:
     """Whether a region counts as a subject: within the subject's threshold, and not clearly nearer to another one.
 
     Of the subjects within whose thresholds a region is, it counts as the nearest one, and as each one that is at most
@@ -123,11 +128,12 @@ def counted(
     within = distances <= thresholds[:, None]
     candidates = np.where(within, distances, np.inf)
     nearest = candidates.min(0, initial=np.inf)
-    counts: NDArray[np.bool_] = within & (distances <= (1 + margin) * nearest)
+    farthest = (1 + margin) * nearest
+    counts: Bools = within & (distances <= farthest)
     return counts
 
 
-def assign(distances: NDArray[np.float64], within: NDArray[np.bool_]) -> NDArray[np.int64]:
+def assign(distances: Floats, within: Bools) -> Integers:
     """Assign at most one region to each subject, and at most one subject to each region.
 
     As many pairs as possible count (see `counted`), and of these assignments the one with the least sum of
@@ -154,7 +160,7 @@ def assign(distances: NDArray[np.float64], within: NDArray[np.bool_]) -> NDArray
     return region
 
 
-def state_of(subject: int, within: NDArray[np.bool_], region: NDArray[np.int64]) -> State:
+def state_of(subject: int, within: Bools, region: Integers) -> State:
     """The state of a subject with a threshold.
 
     Regions that are assigned to another subject, and count as that one, are explained by it and left out.

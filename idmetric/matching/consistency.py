@@ -70,8 +70,9 @@ def consistency(metric: Embedder, images: Any, regions: Regions = None, **option
         if embedding is not None:
             if len(image.regions) > 1:
                 raise RequestError(f"{image.moment.name} has several regions: consistency compares one of each image")
-            unit = F.normalize(embedding.cls.detach().float(), dim=1)
-            vectors.append(unit[0].cpu().double().numpy())
+            features = embedding.cls.detach().float().cpu()
+            unit = F.normalize(features, dim=1).double()
+            vectors.append(unit[0].numpy())
 
     rows = [_row(clip, np.array(vectors)) for clip, vectors in groups.items()]
     signature = {**metric.signature("cls"), **read.signature}

@@ -75,14 +75,16 @@ class WordDetector:
         prompts = {f"a photo of a {word.strip()}": word.strip() for word in self.words}
         with self._lock:
             found = self._pipeline(picture, candidate_labels=list(prompts), threshold=self.threshold)
-        sides = [[detection["box"][side] for side in ("xmin", "ymin", "xmax", "ymax")] for detection in found]
+        sides = [list(detection["box"].values()) for detection in found]  # left, top, right, bottom
         boxes = torch.tensor(sides, dtype=torch.float32).reshape(-1, 4)
         boxes = clip_boxes_to_image(boxes, (picture.height, picture.width))
         scores = torch.tensor([detection["score"] for detection in found])
 
         regions = []
         rows = remove_small_boxes(boxes, 1)
-        for row in rows[nms(boxes[rows], scores[rows], self.overlap)].tolist():
+        kept = nms(boxes[rows], scores[rows], self.overlap)
+        for row in rows[kept].tolist():
             left, top, right, bottom = boxes[row].tolist()
-            regions.append(Region((left, top, right, bottom), label=prompts[found[row]["label"]]))
+            label = prompts[found[row]["label"]]
+            regions.append(Region((left, top, right, bottom), label=label))
         return regions

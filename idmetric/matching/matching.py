@@ -344,13 +344,16 @@ def _parts(
 def _distances(metric: Embedder, roster: Sequence[Subject], rows: Sequence[Embedding], distance: str) -> Tensor:
     """The distances (S, K, n) of all references to a batch of regions, NaN where a subject has fewer references."""
     device = metric.device
-    most = max(len(subject.references) for subject in roster)
-    distances = torch.full((len(roster), most, len(rows)), torch.nan, device=device)
-    if rows:
-        regions = concatenate([row.to(device) for row in rows])  # with a graph, or from the store on the CPU
-        for number, subject in enumerate(roster):
-            values = metric.pairwise(subject.embedding.to(device), regions, distance)
-            distances[number, : len(values)] = values.float()
+    counts = [len(subject.references) for subject in roster]
+    shape = (len(roster), max(counts), len(rows))
+    distances = torch.full(shape, torch.nan, device=device)
+    if not rows:
+        return distances
+    regions = concatenate([row.to(device) for row in rows])  # with a graph, or from the store on the CPU
+    for number, subject in enumerate(roster):
+        references = subject.embedding.to(device)
+        values = metric.pairwise(references, regions, distance)
+        distances[number, : len(values)] = values.float()
     return distances
 
 

@@ -117,7 +117,8 @@ class Piece(NamedTuple):
         """A digest of what was cut out and how, which no other piece of its image has."""
         facts = {"outside": outside, "box": str(self.box)}
         if self.cover is not None:
-            facts["cover"] = hashlib.sha256(self.cover.numpy().tobytes()).hexdigest()
+            data = self.cover.numpy().tobytes()
+            facts["cover"] = hashlib.sha256(data).hexdigest()
         return settings_digest(facts)
 
 

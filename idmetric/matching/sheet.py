@@ -27,38 +27,49 @@ def match_page(found: Any) -> str:
 
     Files are read again; an image in memory, and one that cannot be read any more, has no picture.
     """
+    groups = [Group("Images, the worst first", _cards(found))]
+    if found.skipped:
+        left_out = [Picture("", name, lines=[reason]) for name, reason in found.skipped.items()]
+        groups.append(Group("Left out", left_out, small=True))
+    tables = []
+    for title, frame in (("Subjects", found.summary), ("Times", found.intervals())):
+        if len(frame):
+            cells = frame.astype(object).where(frame.notna(), None)
+            rows = cells.to_numpy().tolist()
+            tables.append(PageTable(title, list(frame.columns), rows))
+    page = Page("Subjects in images", found.signature, tables=tables, groups=groups, notes=found.notes)
+    return render(page)
+
+
+def _cards(found: Any) -> list[Picture]:
+    """A card of each image, the worst first."""
     images = {image.moment.name: image for image in found.images}
     rows: dict[str, list[Record]] = {name: [] for name in images}
     for row in found.best.to_dict("records"):
         rows[row["image"]].append(row)
     worst_rows = [max(rows_of_image, key=_badness) for rows_of_image in rows.values()]
-    worst_rows = sorted(worst_rows, key=_badness, reverse=True)[:_MOST]
+    worst_rows.sort(key=_badness, reverse=True)
+    worst_rows = worst_rows[:_MOST]
     names = [row["image"] for row in worst_rows]
 
+    # their pictures, each of so many bytes that the page stays small
     addresses = {}
     limit = room(len(names))
     owners = _owners(found)
-    for name, picture in _pictures([images[name].moment for name in names]):
+    moments = [images[name].moment for name in names]
+    for name, picture in _pictures(moments):
         drawn = _drawn(images[name], owners, picture)
         addresses[name] = thumbnail(drawn, limit)
+
     cards = []
     for worst, short_name in zip(worst_rows, short(names), strict=True):
         name = worst["image"]
+        state = worst["state"]
         lines = list(map(_line, rows[name]))
         address = addresses.get(name, "")
-        state = worst["state"]
-        cards.append(Picture(address, short_name, verdict=state, tone=_tone(state), lines=lines, path=name))
-    skipped = [Picture("", name, lines=[reason]) for name, reason in found.skipped.items()]
-    groups = [Group("Images, the worst first", cards), Group("Left out", skipped, small=True)]
-
-    tables = []
-    for title, frame in (("Subjects", found.summary), ("Times", found.intervals())):
-        if len(frame):
-            cells = frame.astype(object).where(frame.notna(), None)
-            tables.append(PageTable(title, list(frame.columns), cells.to_numpy().tolist()))
-    shown_groups = [group for group in groups if group.pictures]
-    page = Page("Subjects in images", found.signature, tables=tables, groups=shown_groups, notes=found.notes)
-    return render(page)
+        card = Picture(address, short_name, verdict=state, tone=_tone(state), lines=lines, path=name)
+        cards.append(card)
+    return cards
 
 
 def _tone(state: str) -> Tone:

@@ -66,8 +66,10 @@ def own_limit(subject: Subject, distance: str, aggregate: Aggregate = "best") ->
     """
     if len(subject.pictures) < FEWEST:
         return None
-    matrix = distance_matrix(subject.embedding[subject.pictures], None, distance).double().cpu().numpy()
-    return Limit(float(leave_one_out(matrix, aggregate).max()), OWN_PHOTOS)
+    photos = subject.embedding[subject.pictures]
+    matrix = distance_matrix(photos, None, distance).double().cpu()
+    farthest = leave_one_out(matrix.numpy(), aggregate).max()
+    return Limit(float(farthest), OWN_PHOTOS)
 
 
 def larger(own: Limit | None, by_pairs: Limit | None) -> Limit | None:
