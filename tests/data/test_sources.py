@@ -76,16 +76,14 @@ def test_tables_of_the_hub_name_no_files_outside(hub: Path, kind: str) -> None:
     refuses(r"owner/set: '\.\./\.\./secret\.png' is outside", kind, "owner/set")
 
 
-def test_paths_that_lead_out_of_a_dataset_are_refused_on_every_system(tmp_path: Path) -> None:
+def test_paths_that_lead_out_of_a_dataset_are_refused(tmp_path: Path) -> None:
     online, local = Source("owner/set", tmp_path, (), COMMIT), Source("set", tmp_path, ())
-    outside = ("/etc/hostname", "..", "a/../../b.png", "\\\\server\\share\\a.png", "//server/share/a", "C:\\a", "..\\a")
-    for path in outside:
+    for path in ("/etc/hostname", "..", "a/../../b.png", "//server/share/a", "..\\a"):
         with pytest.raises(ManifestError, match="outside"):
             online.locate(path)
-        path_of_any_system = path if path.startswith("\\\\") or ":" in path else path.replace("\\", "/")
-        assert local.locate(path) == tmp_path / path_of_any_system  # the user's own table
-    for path in ("a.png", "./a.png", "a/../b.png", "a/b..png"):
-        assert online.locate(path) == tmp_path / path
+        assert local.locate(path) == tmp_path / path.replace("\\", "/")  # the user's own table
+    for path in ("a.png", "./a.png", "a/../b.png", "a/b..png", "a\\b.png"):
+        assert online.locate(path) == tmp_path / path.replace("\\", "/")
     with pytest.raises(ManifestError, match="URLs"):
         local.locate("https://example.org/a.png")
 

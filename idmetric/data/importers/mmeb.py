@@ -66,14 +66,14 @@ def _training(job: ImportJob, source: Source, item: Callable[..., Row]) -> Itera
     counts: Counter[str] = Counter()
 
     def group(record: Record) -> list[Row]:
-        values, shard, subset = record.values, record.shard, _subset(record.shard)
+        shard, subset = record.shard, _subset(record.shard)
         number = counts[subset]
         if (shard.split or shard.stem) in other_variants or number >= most:
             return []
         counts[subset] += 1
-        rows = [{"slot": "query", **item(record, values["qry"], values["qry_image_path"])}]
-        rows.append({"slot": "positive", **item(record, values["pos_text"], values["pos_image_path"], is_target=True)})
-        texts, paths = (as_list(values.get(name)) for name in NEGATIVE)
+        rows = [{"slot": "query", **item(record, record["qry"], record["qry_image_path"])}]
+        rows.append({"slot": "positive", **item(record, record["pos_text"], record["pos_image_path"], is_target=True)})
+        texts, paths = (as_list(record[name]) for name in NEGATIVE)
         for text, path in zip_longest(texts, paths):
             if text or path:
                 rows.append({"slot": "negative", **item(record, text, path, is_target=True)})
@@ -90,14 +90,14 @@ def _evaluation(job: ImportJob, source: Source, item: Callable[..., Row]) -> Ite
     numbers_of: dict[str, dict[tuple[str, str], int]] = defaultdict(dict)  # subset -> (text, path) -> candidate
 
     def query(record: Record) -> list[Row]:
-        values, subset, split = record.values, _subset(record.shard), record.shard.split or "test"
-        texts, paths = record.list_in("tgt_text"), record.list_in("tgt_img_path")
+        subset, split = _subset(record.shard), record.shard.split or "test"
+        texts, paths = as_list(record["tgt_text"]), as_list(record["tgt_img_path"])
         if not texts or len(texts) != len(paths):
             raise ValueError("tgt_text and tgt_img_path are not two lists of one length")
         shared = {"dataset": f"{job.dataset}/{subset}", "split": split}
         group = f"{subset}/{split}/{record.number:06d}"
         row: Row = {"id": f"{group}/query", "group": group, "slot": "query", **shared}
-        row |= item(record, values["qry_text"], values["qry_img_path"])
+        row |= item(record, record["qry_text"], record["qry_img_path"])
 
         # each candidate once, the right one first; those of earlier queries have their rows
         numbers = numbers_of[f"{subset}/{split}"]

@@ -65,7 +65,7 @@ def discover(source: Source) -> dict[str, str]:
 
 
 def _rows(job: ImportJob, record: Record, column_of: dict[str, str]) -> list[Row]:
-    cells = {meaning: record.values[column] for meaning, column in column_of.items()}
+    cells = {meaning: record[column] for meaning, column in column_of.items()}
     stem, split = record.shard.stem, record.shard.split
     subset = cells.get("subset") or (stem if stem != split else None)
     prefix = f"{subset}/" if subset else ""

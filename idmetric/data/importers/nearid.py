@@ -54,14 +54,14 @@ def _positives(job: ImportJob, source: Source, scenes: Scenes) -> Iterator[Row]:
 
     def views(record: Record) -> list[Row]:
         identity, split = _named(record, published)
-        values, rows = record.values, []
+        rows = []
         masks: dict[int, Path | None] = {}
         scenes[identity] = split, masks
         for view in VIEWS:
-            if values.get(f"images{view}"):
-                masks[view] = job.keep(values.get(f"masks{view}"), source.locate)
-                row = {"identity": identity, "id": f"{identity}/view{view}", "path": values[f"images{view}"]}
-                row |= {"mask": masks[view], "text": values.get(f"prompts{view}"), "split": split}
+            if record[f"images{view}"]:
+                masks[view] = job.keep(record[f"masks{view}"], source.locate)
+                row = {"identity": identity, "id": f"{identity}/view{view}", "path": record[f"images{view}"]}
+                row |= {"mask": masks[view], "text": record[f"prompts{view}"], "split": split}
                 row["parameters"] = record.about("id", "split", "category", *(f"prompts{view}" for view in VIEWS))
                 rows.append({**row, **_scene(job, record, identity, view)})
         return rows
@@ -81,7 +81,7 @@ def _distractors(job: ImportJob, source: Source, scenes: Scenes) -> Iterator[Row
         split, masks = scenes.get(identity, (split, {}))
         rows = []
         for view in VIEWS:
-            image = record.values.get(f"nimg{view}")
+            image = record[f"nimg{view}"]
             if image and scenes and view not in masks:
                 warnings.warn(f"{source.name}: distractors of views without a positive are left out", stacklevel=2)
             elif image:
@@ -98,7 +98,7 @@ def _distractors(job: ImportJob, source: Source, scenes: Scenes) -> Iterator[Row
 def _scene(job: ImportJob, record: Record, identity: str, view: int) -> Row:
     """The columns of all images of a view, which is their background."""
     background = f"{job.dataset}/{identity}/view{view}"
-    return {"domain": "objects", "category": record.values.get("category"), "background": background, "x_view": view}
+    return {"domain": "objects", "category": record["category"], "background": background, "x_view": view}
 
 
 def _named(record: Record, published: dict[int, str]) -> tuple[str, str | None]:
@@ -109,7 +109,7 @@ def _named(record: Record, published: dict[int, str]) -> tuple[str, str | None]:
         name = "/".join(filter(None, (part, f"{record.number:05d}")))
     elif name is None:
         raise ValueError("column 'id' is empty")
-    return name, record.values.get("split") or published.get(record.number) or part
+    return name, record["split"] or published.get(record.number) or part
 
 
 def _published_splits(source: Source) -> dict[int, str]:

@@ -42,31 +42,21 @@ def _nights(job: ImportJob, record: Record) -> list[Row]:
     The label of left and right is the share of votes for it. Identities stay empty, because people judged similarity,
     not identity.
     """
-    values = record.values
-    if values.get("votes") is not None and record.number_in("votes") < _MIN_VOTES:
+    if record["votes"] is not None and record.number_in("votes") < _MIN_VOTES:
         return []
     left = record.number_in("left_vote")
-    right = 1 - left if values.get("right_vote") is None else record.number_in("right_vote")  # of counts, or of 0 and 1
+    right = 1 - left if record["right_vote"] is None else record.number_in("right_vote")  # of counts, or of 0 and 1
     if left + right == 0:
         raise ManifestError(f"{record}: left_vote and right_vote give no shares")
 
-    labels = {"ref": None, "left": left / (left + right), "right": right / (left + right)}
-    is_imagenet = values.get("is_imagenet")
     group = record.text("id") or str(record.number)
+    shared = {"group": group, "split": record["split"], "text": record["prompt"]}
+    shared["parameters"] = {"source": record.source.label, "votes": record["votes"]}
+    shared["x_imagenet"] = {"true": "true", "false": "false"}.get(str(record["is_imagenet"]).lower())
     rows = []
-    for side, label in labels.items():
-        slot = "anchor" if side == "ref" else side
-        row: Row = {
-            "id": f"{group}/{slot}",
-            "path": values[f"{side}_path"],
-            "group": group,
-            "slot": slot,
-            "label": label,
-        }
-        row |= {"split": values.get("split"), "text": values.get("prompt")}
-        row["parameters"] = {"source": record.source.label, "votes": values.get("votes")}
-        row["x_imagenet"] = None if is_imagenet is None else str(is_imagenet).lower()
-        rows.append(row)
+    for slot, name, vote in (("anchor", "ref", None), ("left", "left", left), ("right", "right", right)):
+        label = None if vote is None else vote / (left + right)
+        rows.append({"id": f"{group}/{slot}", "slot": slot, "path": record[f"{name}_path"], "label": label, **shared})
     return rows
 
 
@@ -80,10 +70,10 @@ def _subjects2k(job: ImportJob, record: Record) -> list[Row]:
     pair = record.text("pair_id") or str(record.number)
     label = record.number_in("binary_label")
     parameters = {"source": record.source.label, **scalars(values, "pair_id", "binary_label")}
-    parameters["human_votes"] = record.list_in("human_votes")
+    parameters["human_votes"] = as_list(record["human_votes"])
     shared: Row = {"group": pair, "split": record.shard.split, "engine": "FLUX.1", "parameters": parameters}
-    anchor = {"id": f"{pair}/anchor", "identity": pair, "path": values["reference_image"], "slot": "anchor"}
-    candidate = {"id": f"{pair}/candidate", "path": values["test_image"], "slot": "candidate", "label": label}
+    anchor = {"id": f"{pair}/anchor", "identity": pair, "path": record["reference_image"], "slot": "anchor"}
+    candidate = {"id": f"{pair}/candidate", "path": record["test_image"], "slot": "candidate", "label": label}
     candidate["identity"] = pair if label == 1 else f"{pair}/other"
     return [anchor | shared, candidate | shared]
 
@@ -94,18 +84,18 @@ def _mtg(job: ImportJob, record: Record) -> list[Row]:
     The inpainted image is a part-edit of the original, with its oracle score (NearID, section 3.4). It comes "from a
     single source (SDXL)" (section 3.3).
     """
-    values, rows = record.values, []
-    split = values.get("split") or record.shard.split
+    rows: list[Row] = []
+    split = record["split"] or record.shard.split
     identity = "/".join(filter(None, (split, record.text("id") or f"{record.number:05d}")))
     for view in (1, 2):
-        original, inpainted = (values[f"image_{view}_{image}"] for image in ("original", "inpainted"))
-        masks = (values[f"image_{view}_{mask}"] for mask in ("object_mask", "part_mask"))
+        original, inpainted = (record[f"image_{view}_{image}"] for image in ("original", "inpainted"))
+        masks = (record[f"image_{view}_{mask}"] for mask in ("object_mask", "part_mask"))
         subject, part = (job.keep(mask, record.source.locate) for mask in masks)
         scene = f"{identity}/view{view}"
         shared: Row = {
             "split": split,
             "domain": "objects",
-            "category": values.get("category"),
+            "category": record["category"],
             "background": f"{job.dataset}/{scene}",
             "parameters": record.about("id", "split", "category"),
             "mask": subject,
@@ -165,13 +155,13 @@ def pods(job: ImportJob) -> Iterator[Row]:
         return {"identity": label, "split": split or "test", "domain": "objects", "category": category, **columns}
 
     def of_table(record: Record) -> list[Row]:
-        label, values = record.text("label"), record.values
+        label = record.text("label")
         if label is None:
             raise ValueError("no label")
         part = split_name((record.shard.split or "").lower()) or None
         name = f"{part or 'all'}/{record.number:05d}"
         about = record.about("label")
-        return [photo(label, id=name, path=values["image"], mask=values.get("mask"), x_part=part, parameters=about)]
+        return [photo(label, id=name, path=record["image"], mask=record["mask"], x_part=part, parameters=about)]
 
     def of_folder(picture: FolderImage) -> list[Row]:
         part, *folders = picture.folders
@@ -298,7 +288,7 @@ def table(job: ImportJob) -> Iterator[Row]:
             if name in columns and name not in job.columns and not _is_number(columns[name]):
                 del columns[name]
         split = record.shard.split
-        defaults: Row = {"id": f"{split or 'all'}/{record.number:06d}", "split": split, "path": values.get(image)}
+        defaults: Row = {"id": f"{split or 'all'}/{record.number:06d}", "split": split, "path": record[image]}
         return [{**defaults, **columns, "parameters": record.about(image, *columns)}]
 
     return job.rows(source, row)

@@ -13,11 +13,10 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
-from pathlib import Path, PureWindowsPath
-from posixpath import normpath
+from pathlib import Path
 from typing import Any
 
 from idmetric.data.manifest import ManifestError, text_of
@@ -136,31 +135,21 @@ class Record:
         """Where it comes from, and its short values apart from the columns used, for the parameters of its rows."""
         return {"source": self.source.label, "row": self.number, **scalars(self.values, *used)}
 
-    def take(self, **columns: str) -> Row:
-        """The values of these columns under other names; None for a missing one."""
-        return {name: self.values.get(column) for name, column in columns.items()}
+    def __getitem__(self, column: str) -> Any:
+        """The value in a column; None if it is empty or missing."""
+        return self.values.get(column)
 
     def text(self, column: str) -> str | None:
         """The name or id in a column, see `name_of`; None if it is empty or missing."""
-        return name_of(self.values.get(column), f"{self}, column {column!r}")
+        return name_of(self[column], f"{self}, column {column!r}")
 
     def number_in(self, column: str) -> float:
         """The number in a column; ManifestError for another value, or none."""
-        value: Any = self.values.get(column)
+        value = self[column]
         try:
             return number_of(value) if isinstance(value, str) else float(value)
         except (TypeError, ValueError) as error:
             raise ManifestError(f"{self}, column {column!r}: {shown(value)} is not a number") from error
-
-    def list_in(self, column: str) -> list[Any]:
-        """The list in a column, in CSV as JSON; empty without one. ManifestError for other values."""
-        values = self.values.get(column)
-        if isinstance(values, str) and values.startswith("["):
-            with suppress(ValueError):  # refused below
-                values = json.loads(values)
-        if not isinstance(values, list | None):
-            raise ManifestError(f"{self}, column {column!r}: {shown(values)} is not a list")
-        return values or []
 
 
 def name_of(value: Any, where: str) -> str | None:
@@ -196,12 +185,10 @@ def locate(path: str, root: Path, name: str, inside: bool) -> Path:
     """
     if is_address(path):
         raise ManifestError(f"{name}: {path[:100]}: URLs are not downloaded; download the images and name their files")
-    windows_path = PureWindowsPath(path)  # it recognizes both kinds of slashes, drives and servers
-    if inside and (windows_path.anchor or normpath(windows_path.as_posix()).split("/")[0] == ".."):
+    file = Path(with_slashes(str(root / path)))
+    if inside and not Path(os.path.abspath(file)).is_relative_to(os.path.abspath(root)):
         raise ManifestError(f"{name}: {path!r} is outside the dataset's folder, which a table of the Hub may not use")
-    if windows_path.anchor:
-        return root / path
-    return Path(with_slashes(str(root / path)))
+    return file
 
 
 def open_source(

@@ -29,26 +29,25 @@ def wildlife(job: ImportJob) -> Iterator[Row]:
     refuse_boxes([column for column in source.columns if column != "bbox"], source.name)
 
     def row(record: Record) -> list[Row]:
-        cells = record.values
-        if cells["path"] is None:
+        if record["path"] is None:
             raise ValueError("no path")
-        photo = source.locate(cells["path"])
-        identity, dataset = cells["identity"], cells.get("dataset")
+        photo = source.locate(record["path"])
+        identity, dataset = record["identity"], record["dataset"]
         if identity == "unknown":
             identity = None
         if identity and dataset and not identity.startswith(f"{dataset}_"):
             identity = f"{dataset}_{identity}"  # as published identities begin: equal numbers are other animals
         columns = {
-            "id": cells.get("image_id") or f"{record.number:06d}",
+            "id": record["image_id"] or f"{record.number:06d}",
             "identity": identity,
-            "path": _cut(photo, cells["bbox"]) if cells.get("bbox") else photo,
+            "path": _cut(photo, record["bbox"]) if record["bbox"] else photo,
             "dataset": dataset or job.dataset,
-            "split": cells.get("split"),
+            "split": record["split"],
             "domain": "animals",
-            "category": cells.get("species"),
+            "category": record["species"],
             "parameters": record.about(*_USED),
         }
-        return [{**columns, "x_date": cells.get("date"), "x_orientation": cells.get("orientation")}]
+        return [{**columns, "x_date": record["date"], "x_orientation": record["orientation"]}]
 
     return job.rows(source, row)
 
