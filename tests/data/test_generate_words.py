@@ -53,10 +53,7 @@ def test_prompts_have_the_papers_slots() -> None:
         ("templates", '{"object": "a {class"}', "'object'"),
         ("backgrounds", '{"pet": {"a rug": "cellar"}}', "cellar|no backgrounds"),
         ("categories", '{"dog": "beast"}', "'dog'"),
-        ("domains", '{"tools": "what one works with"}', "domains.json"),
-        ("domains", '{"tools": {"domain": "a", "title": "c"}}', "'tools'"),
         ("grid", '{"background": {"a wall": 1}}', "grid.json"),
-        ("grid", '{"background": {"a wall": -1}, "light": {"sun": 1}}', "grid.json"),
     ],
 )
 def test_wrong_words_are_named(tmp_path: Path, name: str, content: str, message: str) -> None:
@@ -85,7 +82,11 @@ DOMAINS = read_wording().domains
 
 
 def test_categories_are_asked_for_until_there_are_enough() -> None:
-    with serving(says("1. mug\n2. kettle\n3. Mug"), says("kettle\nlamp"), says("- clock\n- bench\n- sofa")) as server:
+    with serving(
+        says("1. mug\n2. kettle\n3. Mug"),
+        says("kettle\nlamp"),
+        says("<think>a: b</think>## Kinds\nHere they are:\n- **clock**\n* bench.\n3) sofa"),
+    ) as server:
         asked = ask_categories(server.url, "some-model", "generic", 5, DOMAINS, "secret")
         assert asked == ["mug", "kettle", "lamp", "clock", "bench"]
     assert server.headers[0]["Authorization"] == "Bearer secret"

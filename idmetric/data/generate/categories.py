@@ -10,7 +10,7 @@ from idmetric.data.chat import open_client, reason_of
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files import StrPath, read_text
 
-_MARKER = re.compile(r"^\s*(?:[-*•–]|\(?\d+[.):])\s+")  # of a list's item
+_MARKER = re.compile(r"(?:[-*•–]|\(?\d+[.):])\s+")  # of a list's item
 _LONGEST = 80  # letters of a category; longer lines cannot be names
 _ANSWERS = 20  # that are asked for at most
 
@@ -85,11 +85,11 @@ def parse_categories(answer: str) -> list[str]:
     answer = re.sub(r"<think>.*?</think>", "", answer, flags=re.DOTALL)
     names = []
     for line in answer.splitlines():
-        if line.lstrip().startswith(("#", "```")) or line.rstrip().endswith(":"):
+        line = line.strip()
+        if line.startswith(("#", "```")) or line.endswith(":"):
             continue
-        words = re.sub("[*`]", "", _MARKER.sub("", line)).split()
-        name = " ".join(words).strip(" .,;\"'")
-        if len(name) <= _LONGEST and any(letter.isalpha() for letter in name):
+        name = _MARKER.sub("", line).strip(" .,;\"'*`")
+        if len(name) <= _LONGEST and any(map(str.isalpha, name)):
             names.append(name)
     return names
 
