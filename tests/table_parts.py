@@ -18,7 +18,7 @@ def a_row(identity: str | None = None, path: str | None = None, **cells: Any) ->
 
 def a_table(rows: Iterable[dict[str, Any]], root: Path | str = ".") -> DataFrame:
     """The manifest of these rows."""
-    return checked(DataFrame(list(rows), dtype=object), root)
+    return checked(rows, root)
 
 
 def with_row(table: DataFrame, row: dict[str, Any]) -> DataFrame:

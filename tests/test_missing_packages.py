@@ -34,7 +34,7 @@ COMES_WITH = {
     "markupsafe": "jinja2", "packaging": "huggingface_hub", "tokenizers": "transformers", "torchvision": "timm",
 }  # fmt: skip
 # modules that import a package at their top, for all of their functions
-AT_TOP = {"pandas": "data.manifest", "pyarrow": "data.old_manifest.arrow", "torchmetrics": "adapters.metrics"}
+AT_TOP = {"pandas": "data.manifest", "torchmetrics": "adapters.metrics"}
 # function that imports a package -> the function that was called before and checks it
 CHECKED_BY = {
     "adapters.export._onnx_bytes": "adapters.export.export",
@@ -60,6 +60,7 @@ CHECKED_BY = {
     "metric.visid.config.VisIDConfig.size_for": "metric.visid.visid.VisIDEmbed.__init__",
     "evaluate.report.render._breaking": "evaluate.report.render.render",
     "page._wrapped": "page.render",
+    "train.loader.SharedBatch.pin_memory": "train.processes.Processes.__init__",
     "train.processes.Processes.all_values": "train.processes.Processes.__init__",
     "train.processes.Processes.copy_from_main": "train.processes.Processes.__init__",
     "train.processes.Processes.place": "train.processes.Processes.__init__",

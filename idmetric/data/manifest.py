@@ -21,7 +21,7 @@ import math
 import os
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -217,18 +217,20 @@ _WRITE = {".parquet": _write_parquet, ".csv": _write_csv, ".jsonl": _write_lines
 # The door
 
 
-def checked(table: pd.DataFrame, root: StrPath = ".", name: str = "manifest") -> pd.DataFrame:
+def checked(
+    table: pd.DataFrame | Iterable[Mapping[str, Any]], root: StrPath = ".", name: str = "manifest"
+) -> pd.DataFrame:
     """The table as a manifest: all of `COLUMNS`, then its own; every value in its type, and defaults filled in.
 
-    Whole numbers above 2**53 beside missing values need a column of objects (`pd.DataFrame(rows, dtype=object)`).
-
     Args:
-        table: any table with a column `path`, such as `pd.DataFrame(list_of_dicts)`; `parameters` may be dicts.
+        table: any table with a column `path`, or its rows; `parameters` may be dicts.
         root: folder of relative paths. name: of the file, for messages.
 
     Raises:
         ManifestError: naming rows (counted from 1) and columns of values that break the rules, and columns of boxes.
     """
+    if not isinstance(table, pd.DataFrame):
+        table = pd.DataFrame(list(table), dtype=object)  # objects keep whole numbers exact beside missing values
     _check_names(table, name)
     table = table.reset_index(drop=True)
     columns = {}

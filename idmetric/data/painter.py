@@ -9,14 +9,16 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 from PIL import Image, ImageDraw
 
 from idmetric.data.manifest import checked, write
 from idmetric.metric.files import writing
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ class Painter:
         with writing(folder):
             for number in range(count):
                 rows += self._paint_identity(folder, number)
-        manifest = checked(pd.DataFrame(rows, dtype=object), folder)
+        manifest = checked(rows, folder)
         write(manifest, folder / "manifest.parquet")
         return manifest
 

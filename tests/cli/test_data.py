@@ -143,7 +143,7 @@ def test_info_says_what_is_wrong(folder: Path, capsys: pytest.CaptureFixture[str
         {"identity": "d", "path": "toys/pot/1.png", "group": "g", "slot": "anchor"},
         {"identity": "d", "text": "a pot", "group": "g", "slot": "query"},
     ]
-    write(checked(pd.DataFrame(rows), folder), folder / "m.csv")
+    write(checked(rows, folder), folder / "m.csv")
     assert cli("info", folder / "m.csv") == 0
     out = capsys.readouterr().out
     for line in (
@@ -169,7 +169,7 @@ def test_faults_name_every_row_that_uses_a_file(broken: Path) -> None:
         {"path": "toys/cup/1.png", "part_mask": "toys/cup/1_mask.png"},  # an empty part is no fault
         {"text": "a pot", "group": "h", "slot": "query"},
     ]
-    table = checked(pd.DataFrame(rows), broken)
+    table = checked(rows, broken)
     all_faults = faults(table)
     assert [(fault.row, fault.column) for fault in all_faults] == [(0, "path"), (1, "path"), (2, "mask")]
     assert [fault.missing for fault in all_faults] == [False, False, True]
@@ -183,7 +183,7 @@ def test_masks_have_their_images_shape_if_not_its_size(folder: Path) -> None:
     Image.new("RGB", (7, 9)).save(folder / "upright.png")
     rows = [{"path": "toys/cup/0.png", "id": name, "mask": f"{name}.png", "part_mask": "same.png"} for name in sizes]
     rows.append({"path": "upright.png", "mask": "turned.png", "part_mask": "same.png"})
-    table = checked(pd.DataFrame(rows), folder)
+    table = checked(rows, folder)
     all_faults = faults(table)
     assert [(fault.row, fault.column) for fault in all_faults] == [(2, "mask"), (4, "part_mask")]
     assert "7x9" in str(all_faults[0])
@@ -198,13 +198,13 @@ def test_what_depends_on_a_row_leaves_with_it() -> None:
         {"path": "4", "id": "b"}, {"path": "5", "id": "q", "group": "g", "slot": "query"},
         {"path": "6", "id": "p", "group": "g", "slot": "positive"}, {"path": "7", "id": "x", "parent": "p"},
     ]  # fmt: skip
-    table = checked(pd.DataFrame(rows))
+    table = checked(rows)
     assert without(table, [0])["id"].tolist() == ["b", "q", "p", "x"]
     assert without(table, {4})["id"].tolist() == ["a", "d", "e", "b"]
     assert without(table, [])["id"].tolist() == table["id"].tolist()
     assert len(without(table, range(7))) == 0
     slots = [{"path": f"{k}", "group": "g", "slot": "query", "split": "train" if k < 2 else "val"} for k in range(4)]
-    assert without(checked(pd.DataFrame(slots)), [3])["path"].map(os.path.basename).tolist() == ["0", "1"]
+    assert without(checked(slots), [3])["path"].map(os.path.basename).tolist() == ["0", "1"]
 
 
 # split

@@ -47,7 +47,7 @@ def pictures(tmp_path: Path) -> pd.DataFrame:
             name = f"{identity}-{view}"
             rows.append({"identity": f"i{identity}", "path": f"{name}.png", "mask": f"{name}-mask.png"})
     rows.append({**rows[0], "id": "again"})
-    return checked(pd.DataFrame(rows), tmp_path)
+    return checked(rows, tmp_path)
 
 
 class Counting:

@@ -36,7 +36,7 @@ Records = list[dict[str, Any]]
 
 
 def made(*rows: dict[str, Any], root: Path | str = ".") -> pd.DataFrame:
-    return checked(pd.DataFrame(rows, dtype=object), root)
+    return checked(rows, root)
 
 
 def records(table: pd.DataFrame) -> Records:

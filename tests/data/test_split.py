@@ -30,7 +30,7 @@ Records = list[dict[str, Any]]
 
 
 def made(rows: Records) -> pd.DataFrame:
-    return checked(pd.DataFrame(rows, dtype=object))
+    return checked(rows)
 
 
 def flat(identities: int, images: int = 3, dataset: str = "d") -> Records:

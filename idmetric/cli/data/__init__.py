@@ -27,7 +27,7 @@ COMMANDS = {
     "generate": "edit or generate images with diffusion models",
     "masks": "attach masks of a folder to images",
 }
-# optional packages that a subcommand needs in addition to pyarrow, and their extra; engines of `generate` report theirs
+# optional packages that a subcommand needs in addition to pandas, and their extra; engines of `generate` report theirs
 NEEDS: dict[str, tuple[str, dict[str, str]]] = {
     "frames": ("eval", {"av": "PyAV"}),
     "generate": ("generate", {}),
@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "idmetric data") -> int:
 
 def _run(args: Namespace) -> int:
     extra, packages = NEEDS.get(args.command, ("eval", {}))
-    packages = {"pyarrow": "pyarrow", **packages}
+    packages = {"pandas": "pandas", **packages}
     if getattr(args, "segment", None):
         packages["transformers"] = "transformers"
     need(extra, f"idmetric data {args.command}", **packages)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from idmetric.cli import options
 from idmetric.cli.command import say
@@ -117,27 +117,12 @@ def counted(table: pd.DataFrame) -> str:
     return f"{content} of {table['identity'].nunique()} identities"
 
 
-def save(manifest: Any, out: Path, dry: bool = False) -> None:
+def save(table: pd.DataFrame, out: Path, dry: bool = False) -> None:
     """Write the manifest, unless the run is dry, and print its size."""
     from idmetric.data.manifest import write
-    from idmetric.data.old_manifest.table import Manifest
 
-    if isinstance(manifest, Manifest):
-        return _save_arrow(manifest, out, dry)
+    verb = "would write"
     if not dry:
-        write(manifest, out)
-    print(f"{'would write' if dry else 'wrote'} {out}: {counted(manifest)}")
-    return None
-
-
-def _save_arrow(manifest: Any, out: Path, dry: bool) -> None:
-    from idmetric.data.old_manifest.lineage import has_image
-
-    if not dry:
-        manifest.write(out)
-    images = int(has_image(manifest).sum())
-    content = f"{images} images"
-    if images < len(manifest):
-        content += f" and {len(manifest) - images} texts"
-    identities = set(manifest.column("identity")) - {None}
-    print(f"{'would write' if dry else 'wrote'} {out}: {content} of {len(identities)} identities")
+        write(table, out)
+        verb = "wrote"
+    print(f"{verb} {out}: {counted(table)}")

@@ -118,7 +118,6 @@ def to_table(
     Args:
         categories: (clip, object) -> category.
     """
-    import pandas as pd
 
     rows = []
     for record in records:
@@ -139,7 +138,7 @@ def to_table(
             for column in OWN:
                 row[column] = frame[column]
             rows.append(row)
-    return checked(pd.DataFrame(rows), folder)
+    return checked(rows, folder)
 
 
 def _write(clip: AnnotatedClip, folder: Path, extraction: Extraction, skip: bool) -> Record:

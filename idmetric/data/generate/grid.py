@@ -32,7 +32,6 @@ def grid_sources(table: pd.DataFrame, views: bool = False) -> pd.DataFrame:
     The anchor is the first row of its identity. The n-th of N other photos changes the viewpoint by n / N: rows of a
     turntable video in their order, as MVImgNet's in the paper. A photo's other edits are those of its group.
     """
-    import pandas as pd
 
     require(table, "mask", "identity")
     photos = table.groupby("identity", sort=False).indices
@@ -50,7 +49,7 @@ def grid_sources(table: pd.DataFrame, views: bool = False) -> pd.DataFrame:
             row["slot"] = "candidate" if number else "anchor"
             row["parameters"] = {**_parameters(row), **changes}
             rows.append(row)
-    return checked(pd.DataFrame(rows, dtype=object))
+    return checked(rows)
 
 
 def grid_identity_task(

@@ -118,7 +118,6 @@ def run_jobs(
     Raises:
         RequestError: listing unusable sources, or if the first images are all flat.
     """
-    import pandas as pd
 
     root = Path(folder)
     todo = [job for job in task.jobs if _entry(root, job) is None]
@@ -136,7 +135,7 @@ def run_jobs(
             rows.append(entry["row"])
         elif "rejected" in entry:
             left_out.append((job.name, entry["rejected"]))
-    table = checked(pd.DataFrame(rows, dtype=object), root)
+    table = checked(rows, root)
     made = len({job.name for job in todo}.intersection(table["id"]))
     return Outcome(table, made, left_out)
 

@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 from PIL import Image
 
 from idmetric.data.importers import KINDS
@@ -21,6 +20,9 @@ from idmetric.data.manifest import PATHS, ManifestError, checked, warn_of_twins
 from idmetric.metric.files import StrPath, replacing
 from idmetric.metric.images import open_file
 from idmetric.tables import first_few
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass
@@ -172,7 +174,7 @@ class ImportJob:
         if not rows:
             reason = f"; {self.rejected[0]}" if self.rejected else ""
             raise ManifestError(f"{', '.join(map(str, self.sources))}: nothing to import ({kind.line}){reason}")
-        return checked(pd.DataFrame(rows, dtype=object), name=self.dataset)  # objects keep whole numbers exact
+        return checked(rows, name=self.dataset)
 
 
 def import_dataset(

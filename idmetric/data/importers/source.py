@@ -21,7 +21,7 @@ from typing import Any
 
 from idmetric.data.manifest import ManifestError, text_of
 from idmetric.data.split import split_word
-from idmetric.metric.files import StrPath, read_json_file, shown
+from idmetric.metric.files import StrPath, need, read_json_file, shown
 from idmetric.metric.paths import is_address, walk, with_slashes
 from idmetric.tables import number_of, read_table
 
@@ -322,6 +322,13 @@ def _rows(path: Path) -> Iterator[Row]:
 
 def _opened(path: Path) -> tuple[list[str], int, Iterable[Row]]:
     """The table's columns, its number of rows, and the rows."""
+    if path.suffix.lower() not in (".parquet", ".arrow"):
+        with _readable(path):
+            text_table = read_table(path)
+            text_table.check_kinds()
+        return list(text_table.columns), len(text_table.rows), (row for _, row in text_table.records())
+
+    need("eval", "a table of Parquet or Arrow", pyarrow="pyarrow")
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -331,12 +338,8 @@ def _opened(path: Path) -> tuple[list[str], int, Iterable[Row]]:
             file = pq.ParquetFile(path, pre_buffer=False, buffer_size=2**20)
             schema, count, batches = file.schema_arrow, file.metadata.num_rows, file.iter_batches(_BATCH)
             return schema.names, count, _with_labels(batches, schema)
-        if path.suffix.lower() == ".arrow":
-            table = pa.ipc.open_stream(pa.memory_map(str(path))).read_all()
-            return table.schema.names, len(table), _with_labels(table.to_batches(_BATCH), table.schema)
-        text_table = read_table(path)
-        text_table.check_kinds()
-        return list(text_table.columns), len(text_table.rows), (row for _, row in text_table.records())
+        table = pa.ipc.open_stream(pa.memory_map(str(path))).read_all()
+        return table.schema.names, len(table), _with_labels(table.to_batches(_BATCH), table.schema)
 
 
 def _with_labels(batches: Iterable[Any], schema: Any) -> Iterator[Row]:

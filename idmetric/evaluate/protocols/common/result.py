@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.evaluate.statistics.paired import Comparison, family
-from idmetric.metric.files import json_text, replacing
+from idmetric.metric.files import json_text, need, replacing
 from idmetric.tables import csv_text, in_csv, printable, rounded
 from idmetric.version import __version__
 
@@ -244,6 +244,7 @@ def slug(name: str) -> str:
 
 def write_items(path: Path, columns: Columns, result: Result) -> None:
     """Write a table of items as a Parquet file, atomically."""
+    need("eval", "a table of items", pyarrow="pyarrow")
     import pyarrow as pa
     import pyarrow.parquet
 

@@ -271,7 +271,6 @@ def as_manifest(pictures: Sequence[GeneratedPicture]) -> DataFrame:
     Raises:
         RequestError: if a place occurs twice, or images have no reference.
     """
-    from pandas import DataFrame
 
     from idmetric.data.manifest import checked, with_columns
 
@@ -297,7 +296,7 @@ def as_manifest(pictures: Sequence[GeneratedPicture]) -> DataFrame:
         }
         rows.append(row)
 
-    table = checked(DataFrame(rows))
+    table = checked(rows)
     names = dict.fromkeys(chain(KNOWN, *(picture.fields for picture in pictures)))
     columns = {FIELD + name: [picture.fields.get(name) for picture in pictures] for name in names}
     columns[f"{FIELD}role"] = [picture.role for picture in pictures]
