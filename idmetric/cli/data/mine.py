@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from idmetric.cli import options
 from idmetric.cli.command import status_of
@@ -34,6 +34,11 @@ from idmetric.cli.data.common import (
 )
 from idmetric.cli.options import natural, positive
 from idmetric.metric.files import Progress
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+    from numpy.typing import NDArray
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -101,17 +106,13 @@ def run(args: Namespace) -> int:
     return _triplets(args) if args.mode == "triplets" else _mine(args)
 
 
-def _mine(args: Namespace) -> int:
+def _to_embed(args: Namespace, table: pd.DataFrame) -> tuple[NDArray[np.int64], dict[int, str]]:
+    """The rows to embed, and the texts that models of images and texts see."""
     import numpy as np
 
     from idmetric.data.curate import mine
-    from idmetric.data.embed import embed_rows
-    from idmetric.data.manifest import read
     from idmetric.data.split import blocks
-    from idmetric.metric.load import load
 
-    # the rows to embed, with the texts that models of images and texts see
-    table = read(args.manifest)
     words = {}
     if args.mode == "queries":
         pools, needs = [mine.query_rows(table)], "rows of slot query and positive"
@@ -125,8 +126,17 @@ def _mine(args: Namespace) -> int:
     rows = np.unique(np.concatenate([np.array([], dtype=np.int64), *pools]))
     if not len(rows):
         raise ValueError(f"{args.manifest}: nothing to mine: it has no {needs}")
+    return rows, words
 
-    # their vectors
+
+def _mine(args: Namespace) -> int:
+    from idmetric.data.curate import mine
+    from idmetric.data.embed import embed_rows
+    from idmetric.data.manifest import read
+    from idmetric.metric.load import load
+
+    table = read(args.manifest)
+    rows, words = _to_embed(args, table)
     model = load(args.model, **options.load_options(args))
     store = args.out.parent / "embeddings"
     with Progress("images", not args.quiet, verb="embedded") as progress:
@@ -138,7 +148,6 @@ def _mine(args: Namespace) -> int:
     if len(problems) == len(rows):
         raise ValueError("no image could be read")
 
-    # the nearest of them
     if args.mode == "negatives":
         mined = mine.hard_negatives(table, vectors, args.k, ceiling=args.ceiling, seed=args.seed)
     elif args.mode == "pairs":

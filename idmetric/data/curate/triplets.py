@@ -85,23 +85,16 @@ def mixture(
     }
     parts = []
     for name, need in zip(MIXTURES, shares(count, ratio), strict=True):
+        table = tables[name]
         if not need:
             continue
-        table = tables[name]
         if table is None:
             raise ManifestError(f"{need} triplets of subset {name!r} need its manifest: give it, or set its ratio to 0")
-
         table = _one_split(table, split, name)
         pools = builders[name](table)
         triplets = _draw(pools, need, per_identity, (seed, name))
-        if len(triplets) < need:
-            raise ManifestError(
-                f"subset {name!r} gives {len(triplets)} of {need} triplets, from {len(pools)} instances; an instance "
-                f"needs {_NEEDS[name]}. Add data, or lower the count or this subset's share"
-            )
         parts.append(_written(table, triplets, name))
-    if not parts:
-        raise ManifestError(f"{count} triplets in the ratio {':'.join(f'{r:g}' for r in ratio)} are zero triplets")
+
     mixed = merge(parts, shared=True)
     splits = sorted(mixed["split"].dropna().unique())
     if len(splits) > 1:
@@ -135,6 +128,12 @@ def _draw(pools: dict[str, Draw], need: int, per_identity: int, seed: tuple[int,
             if triplet is not None and triplet not in triplets:
                 triplets[triplet] = None
                 break
+    if len(triplets) < need:
+        _, name = seed
+        raise ManifestError(
+            f"subset {name!r} gives {len(triplets)} of {need} triplets, from {len(pools)} instances; an instance "
+            f"needs {_NEEDS[name]}. Add data, or lower the count or this subset's share"
+        )
     return list(triplets)
 
 
