@@ -27,6 +27,7 @@ forbids commercial use. Gated ones need `hf auth login`. Without @revision the c
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable
@@ -42,26 +43,18 @@ from idmetric.cli.options import natural, positive
 if TYPE_CHECKING:
     from idmetric.data.generate.wording import Wording
 
-ENGINES = {  # of each task, the default first
-    "context": ("qwen_edit",),
-    "identity": ("flux_fill",),
-    "noise": ("flux_fill",),
-    "distractor": ("sdxl_inpaint", "flux_fill", "flux_canny", "qwen_inpaint"),
-    "grid-identity": ("qwen_edit_inpaint",),
-    "grid-context": ("qwen_edit",),
-    "objects": ("sd_turbo",),
-    "relight": ("iclight",),
+# task -> the module and function that plan it, and the engines that do it, the default first
+TASKS = {
+    "context": ("idsim", "contextual_task", ["qwen_edit"]),
+    "identity": ("idsim", "identity_task", ["flux_fill"]),
+    "noise": ("idsim", "noise_task", ["flux_fill"]),
+    "distractor": ("distractor", "distractor_task", ["sdxl_inpaint", "flux_fill", "flux_canny", "qwen_inpaint"]),
+    "grid-identity": ("grid", "grid_identity_task", ["qwen_edit_inpaint"]),
+    "grid-context": ("grid", "grid_context_task", ["qwen_edit"]),
+    "objects": ("ilgen", "object_task", ["sd_turbo"]),
+    "relight": ("ilgen", "relight_task", ["iclight"]),
 }
-# option -> the parameter of a task's function that it sets; a task has the options of its function's parameters
-PARAMETERS = {
-    "--seed": "seed",
-    "--copies": "copies",
-    "--resolution": "resolution",
-    "--views": "views",
-    "--domain": "domain",
-    "--each": "each",
-    "--remover": "remover",
-}
+OPTIONS = ("seed", "copies", "resolution", "views", "domain", "each", "remover")  # of tasks with such a parameter
 _CATEGORIES = 200  # to ask for, where the paper has no number
 
 
@@ -69,8 +62,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of `idmetric data generate`."""
     add = parser.add_argument
     add("sources", type=Path, help="the manifest of sources; of objects a text file, a category on each line")
-    add("--task", choices=list(ENGINES), required=True, help="kind of images to make, see above")
-    choices = sorted({engine for engines in ENGINES.values() for engine in engines})
+    add("--task", choices=list(TASKS), required=True, help="kind of images to make, see above")
+    choices = sorted({engine for *_, engines in TASKS.values() for engine in engines})
     add("--engine", choices=choices, help="model that makes them, see above (default: the first)")
     add("--copies", type=positive, help="images of each source (default 1; of relight 4)")
     add("--seed", type=natural, help="seed of all random choices (0)")
@@ -126,8 +119,10 @@ def run(args: Namespace) -> int:
     from idmetric.data.manifest import read, take
 
     check_output(args.out)
-    name = args.engine or ENGINES[args.task][0]
-    make_task, options, settings = _request(args, name)
+    module, function, engines = TASKS[args.task]
+    make_task = getattr(importlib.import_module(f"idmetric.data.generate.{module}"), function)
+    name = args.engine or engines[0]
+    options, settings = _request(args, name, make_task)
     words = read_wording(args.prompts)
     if args.task == "objects":
         sources: Any = _categories(args, words)[: args.limit]
@@ -153,31 +148,18 @@ def run(args: Namespace) -> int:
     return status_of(outcome.left_out)
 
 
-def _request(args: Namespace, engine: str) -> tuple[Callable[..., Any], dict[str, Any], dict[str, str]]:
-    """The function of the task, its options, and the engine's settings; RequestError for those that it does not use."""
-    from idmetric.data.generate import distractor, grid, idsim, ilgen
+def _request(args: Namespace, engine: str, make_task: Callable[..., Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The options of the task and the settings of its engine; RequestError for those that it does not use."""
     from idmetric.data.generate.engine import with_settings
     from idmetric.data.generate.masks import CleanBackground
     from idmetric.metric.errors import RequestError
 
-    functions: dict[str, Callable[..., Any]] = {
-        "context": idsim.contextual_task,
-        "identity": idsim.identity_task,
-        "noise": idsim.noise_task,
-        "distractor": distractor.distractor_task,
-        "grid-identity": grid.grid_identity_task,
-        "grid-context": grid.grid_context_task,
-        "objects": ilgen.object_task,
-        "relight": ilgen.relight_task,
-    }
-    make_task = functions[args.task]
-    used = inspect.signature(make_task).parameters
-    options = {name: getattr(args, name) for name in PARAMETERS.values() if getattr(args, name) is not None}
-    unused = [option for option, name in PARAMETERS.items() if name in options and name not in used]
+    options = {name: getattr(args, name) for name in OPTIONS if getattr(args, name) is not None}
+    unused = [f"--{name}" for name in options if name not in inspect.signature(make_task).parameters]
+    if engine not in TASKS[args.task][2]:
+        unused.append(f"--engine {engine}")
     if args.ask and args.task != "objects":
         unused.append("--ask")
-    if engine not in ENGINES[args.task]:
-        unused.append(f"--engine {engine}")
 
     settings: dict[str, dict[str, str]] = {engine: {}}
     if args.task == "objects":
@@ -190,10 +172,11 @@ def _request(args: Namespace, engine: str) -> tuple[Callable[..., Any], dict[str
             unused.append(f"--set {key}")
     if unused:
         raise RequestError(f"{unused[0]} is not used by --task {args.task}: leave it out")
+
     if args.task == "objects":
         remover = with_settings(CleanBackground(), settings["clean"])
         options["remover"] = None if args.remover == "none" else remover
-    return make_task, options, settings[engine]
+    return options, settings[engine]
 
 
 def _categories(args: Namespace, words: Wording) -> list[str]:
