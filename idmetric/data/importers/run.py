@@ -8,6 +8,7 @@ import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -74,7 +75,7 @@ class ImportJob:
                 options = ", ".join(kind.options) or "none"
                 raise ManifestError(f"unknown option {option!r} of {self.kind}; there are {options}")
 
-    @property
+    @cached_property
     def dataset(self) -> str:
         """The name of the dataset."""
         default = Path(self.sources[0]).resolve().stem if self.kind in ("folder", "table") else self.kind

@@ -18,7 +18,6 @@ from idmetric.data.importers.source import Record, Row, as_list, locate, name_of
 from idmetric.data.manifest import COLUMNS, ManifestError, refuse_boxes
 from idmetric.data.split import split_name
 from idmetric.metric.images import ImageReadError, open_image
-from idmetric.metric.masks import read_mask
 from idmetric.metric.paths import matching
 from idmetric.tables import number_of
 
@@ -122,6 +121,8 @@ def oracle_score(subject: Path | None, part: Path | None) -> float | None:
 
     Source: NearID, section 3.4.
     """
+    from idmetric.metric.masks import read_mask  # needs torch
+
     if subject is None or part is None:
         return 0.0
     try:
