@@ -94,13 +94,14 @@ def plan(count: int, sampling: Sampling) -> list[range]:
     Clips of more than `long` seconds are cut into `parts` equal parts, shorter ones into windows of k x stride frames;
     the last window may be shorter (A.2.1; a clip of exactly 6 s, which the paper leaves open, counts as short).
     """
+    starts = list(range(0, count, sampling.window))
     if count > sampling.long * sampling.fps:
-        parts = range(sampling.parts)
-        starts = [count * part // sampling.parts for part in parts]
-    else:
-        starts = [*range(0, count, sampling.window)]
-    windows = [range(start, end) for start, end in pairwise([*starts, count])]
-    return [window for window in windows if window]
+        starts = [count * part // sampling.parts for part in range(sampling.parts)]
+    windows = []
+    for start, end in pairwise([*starts, count]):
+        if start < end:
+            windows.append(range(start, end))
+    return windows
 
 
 def positions(times: NDArray[np.float64], sampling: Sampling) -> tuple[list[int], int]:
@@ -125,10 +126,12 @@ def candidates(ticks: Sequence[int], annotated: Sequence[bool], stride: int) -> 
     Args:
         ticks: positions of all frames.
     """
-    chosen: list[int] = []
+    chosen = []
+    earliest = 0
     for index, tick in enumerate(ticks):
-        if annotated[index] and (not chosen or tick >= ticks[chosen[-1]] + stride):
+        if annotated[index] and tick >= earliest:
             chosen.append(index)
+            earliest = tick + stride
     return chosen
 
 
@@ -149,7 +152,8 @@ def choose(footage: Footage, sampling: Sampling, seed: int, faults: Faults) -> I
 
     for window, span in enumerate(plan(count, sampling)):
         frame_count = sum(ticks[index] in span for index in indices)
-        ranks = np.random.default_rng([*clip_seed, window]).permutation(frame_count).tolist()
+        rng = np.random.default_rng([*clip_seed, window])
+        ranks = rng.permutation(frame_count).tolist()
         best: dict[int, Pick] = {}
         for rank, frame in zip(ranks, frames, strict=False):  # frames of later windows follow
             if not footage.indexed and 0 in best and best[0].rank < rank:
@@ -162,8 +166,15 @@ def choose(footage: Footage, sampling: Sampling, seed: int, faults: Faults) -> I
                     reason = _reason(frame, shown, sampling)
                     if reason:
                         faults.reasons[reason] += 1
-                    else:
-                        best[shown.number] = Pick(window, shown, frame.index, rank, frame.image, frame.blur)
+                        continue
+                    best[shown.number] = Pick(
+                        window=window,
+                        object=shown,
+                        index=frame.index,
+                        rank=rank,
+                        image=frame.image,
+                        blur=frame.blur,
+                    )
             except ImageReadError as error:
                 faults.unreadable.append(str(error))
         yield from (best[number] for number in sorted(best))

@@ -98,8 +98,10 @@ def with_codes(clips: Sequence[AnnotatedClip], path: Path) -> tuple[list[Annotat
     try:
         content = read_json_file(path)
         names = {category["id"]: category["name"] for category in content["categories"]}
-        frames_of = {video["id"]: [Path(name) for name in video["file_names"]] for video in content["videos"]}
-        for frames in frames_of.values():
+        frames_of = {}
+        for video in content["videos"]:
+            frames = [Path(name) for name in video["file_names"]]
+            frames_of[video["id"]] = frames
             codes[_folder(frames)] = {frame.stem: {} for frame in frames}
 
         counts: Counter[Any] = Counter()  # of the objects of each video

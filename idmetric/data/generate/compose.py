@@ -261,13 +261,15 @@ def _crop(image: Size, foreground: Size) -> tuple[float, float]:
     The better ratio exceeds the image less; then it keeps more of the image; then (for a square image) it is closer to
     the foreground's shape.
     """
+    image_width, image_height = image
+    least_width, least_height = foreground
     candidates = []
     for ratio in (3 / 2, 2 / 3):
-        within = min(image[0], image[1] * ratio)
-        width = max(within, foreground[0], foreground[1] * ratio)
-        excess = round(width / within, 9)
-        is_other_shape = (ratio > 1) != (foreground[0] >= foreground[1])
+        within = min(image_width, image_height * ratio)
+        width = max(within, least_width, least_height * ratio)
         height = width / ratio
+        excess = round(width / within, 9)
+        is_other_shape = (ratio > 1) != (least_width >= least_height)
         candidates.append((excess, -round(width * height, 6), is_other_shape, width, height))
     return min(candidates)[3:]
 

@@ -118,13 +118,15 @@ class ICLight(Engine):
         pixels = np.array(image, np.float32) / GRAY - 1
         batch = torch.from_numpy(pixels).permute(2, 0, 1)[None]
         batch = batch.to(self.place.torch_device(), vae.dtype)
-        return vae.encode(batch).latent_dist.mode() * vae.config.scaling_factor
+        latent = vae.encode(batch).latent_dist.mode()
+        return latent * vae.config.scaling_factor
 
     def _decode(self, latent: Any) -> Image.Image:
         vae = self.pipe.vae
         scaled = latent.to(vae.dtype) / vae.config.scaling_factor
         [pixels] = vae.decode(scaled).sample
-        values = pixels.float().cpu().permute(1, 2, 0).numpy() * 127.5 + 127.5
+        values = pixels.float().cpu().permute(1, 2, 0).numpy()
+        values = values * 127.5 + 127.5
         finite = np.nan_to_num(values.clip(0, 255))
         return Image.fromarray(finite.astype(np.uint8))
 
