@@ -5,10 +5,12 @@ import io
 import json
 import pickle
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 import torch.multiprocessing as mp
@@ -332,6 +334,49 @@ def test_map_finds_its_earlier_work_but_never_that_of_other_weights(
         other_background = fresh()
         other_background.background = (0, 0, 0)
         assert len({found, fingerprint(used), fingerprint(other_background)}) == 3
+
+
+class InOneThread(EmbedColumn):
+    """A class as Ray Data makes one of it: a call of an instance waits for a thread that runs one call at a time."""
+
+    def __init__(self, *args: Any) -> None:
+        self.thread = ThreadPoolExecutor(max_workers=1)
+        super().__init__(*args)
+
+    def __call__(self, *args: Any) -> Any:
+        return self.thread.submit(super().__call__, *args).result(timeout=60)
+
+
+def test_batches_of_ray_and_of_spark_come_back_with_the_new_columns(metric: IDSim, tmp_path: Path) -> None:
+    vectors = metric.embed(pictures(3)).cls.numpy()
+    names = [str(tmp_path / f"{number}.png") for number in range(3)]
+    for picture, name in zip(pictures(3), names, strict=True):
+        picture.save(name)
+
+    arrays = np.empty(3, object)
+    arrays[:] = [np.asarray(picture) for picture in pictures(3)]
+    batch = {"image": arrays, "path": np.array(names, object)}
+    found = InOneThread(metric)(batch)  # Ray Data
+    assert list(found) == ["image", "path", "embedding", "embedding_model"]
+    np.testing.assert_allclose(found["embedding"], vectors, atol=1e-6)
+    assert set(found["embedding_model"]) == {metric.model_id}
+    lost = EmbedColumn(metric, "path", on_error="none")({"path": np.array([names[0], "gone.png"], object)})
+    assert [value is None for value in lost["embedding"]] == [False, True]
+
+    table = pd.DataFrame({"path": names, "camera": list("xyz")}, index=[7, 8, 9])  # Spark's mapInPandas
+    found = InOneThread(metric, "path")(table)
+    assert list(found) == ["path", "camera", "embedding", "embedding_model"]
+    assert list(found.index) == [7, 8, 9]
+    np.testing.assert_allclose(np.stack(found["embedding"]), vectors, atol=1e-6)
+    series = InOneThread(metric, "path")(table["path"])  # and its pandas_udf
+    np.testing.assert_allclose(np.stack(series.tolist()), vectors, atol=1e-6)
+    with pytest.raises(KeyError, match="image"):
+        EmbedColumn(metric)(table)
+
+
+def test_a_column_is_embedded_by_the_name_of_a_model() -> None:
+    by_name = EmbedColumn("tiny")({"image": cells(1)})
+    assert by_name["embedding_model"][0].startswith("IDSim:tiny@")
 
 
 def nudged() -> IDSim:

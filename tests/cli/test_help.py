@@ -98,7 +98,7 @@ def test_missing_extras_are_one_line_before_any_work(tmp_path: Path) -> None:
         "data generate a.csv --task context --out b.csv": "generate",
         "score a.png b.png --html page.html": "eval",
         "gallery cluster . --threshold 0.3": "eval",
-        "gallery build . -g index --parquet x.parquet": "eval",
+        "gallery build . -g index": "eval",
     }
     for words, status, out, err, loaded in ran(optional_modules(), [line.split() for line in runs], tmp_path):
         assert (status, out, err.count("\n"), loaded) == (1, "", 1, []), (words, err)

@@ -78,7 +78,7 @@ def test_the_api_pages_list_every_public_name() -> None:
     assert missing == []
 
 
-EXTRAS = {"eval", "train", "generate", "visid", "judge", "onnx", "all"}
+EXTRAS = {"eval", "train", "generate", "visid", "judge", "onnx", "faiss", "all"}
 PAGES = [
     ROOT / "README.md",
     ROOT / ".github" / "SECURITY.md",
