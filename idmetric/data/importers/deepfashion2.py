@@ -56,6 +56,14 @@ def _garment(file: Path) -> list[Row]:
             mask = CocoMask(item["segmentation"]).drawn(image.height, image.width)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{key}: {error}") from error
-    row: Row = {"identity": f"{pair}_{styles[0]}", "id": f"{split}/{file.stem}/{key}", "path": photo, "mask": png(mask)}
-    row |= {"split": split_word(split), "domain": "fashion", "category": item.get("category_name")}
-    return [{**row, "parameters": {**scalars(annotation), **scalars(item, "category_name")}}]
+    row: Row = {
+        "identity": f"{pair}_{styles[0]}",
+        "id": f"{split}/{file.stem}/{key}",
+        "path": photo,
+        "mask": png(mask),
+        "split": split_word(split),
+        "domain": "fashion",
+        "category": item.get("category_name"),
+        "parameters": scalars(annotation) | scalars(item, "category_name"),
+    }
+    return [row]

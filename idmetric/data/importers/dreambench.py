@@ -62,10 +62,17 @@ def _reference(root: Path, picture: FolderImage) -> Row:
     if domain in _LIVE:
         collection = f"live_subject_{collection}"
     captions_file = (root / "captions" / picture.id).with_suffix(".txt")
-    row: Row = {"identity": collection, "id": collection, "path": picture.path, "split": "test", "domain": domain}
+    row: Row = {
+        "identity": collection,
+        "id": collection,
+        "path": picture.path,
+        "split": "test",
+        "domain": domain,
+    }
     if captions_file.is_file():
         captions = text_lines(read_text(captions_file))
-        row |= {"category": next(iter(captions), None), "parameters": {"prompts": captions[1:]}}
+        row["category"] = next(iter(captions), None)
+        row["parameters"] = {"prompts": captions[1:]}
     return row
 
 
@@ -79,14 +86,21 @@ def _pair(file: Path, references: dict[str, Row], ratings: Ratings) -> list[Row]
     prompt, number = int(match["prompt"]), int(match["number"])
     ratings_of_image = {}  # rater -> rating; the first image of a prompt was rated
     for rater, methods in ratings.items():
-        method = method_of(run, methods)
-        if number == 0 and method is not None and (match["collection"], prompt) in methods[method]:
-            ratings_of_image[rater] = methods[method][match["collection"], prompt]
+        ratings_of_method = methods.get(method_of(run, methods) or "", {})
+        rating = ratings_of_method.get((match["collection"], prompt))
+        if number == 0 and rating is not None:
+            ratings_of_image[rater] = rating
     human = [rating for rater, rating in ratings_of_image.items() if rater.split("/")[-1].startswith("group")]
     prompts = reference.get("parameters", {}).get("prompts", [])
 
     group = f"{reference['id']}/{run}/{prompt}_{number}"
-    anchor = {**reference, "id": f"{group}/anchor", "group": group, "slot": "anchor", "parameters": None}
+    anchor = {
+        **reference,
+        "id": f"{group}/anchor",
+        "group": group,
+        "slot": "anchor",
+        "parameters": None,
+    }
     candidate = {
         "identity": None,  # the ratings judge whether it shows the subject
         "id": f"{group}/candidate",
@@ -99,7 +113,7 @@ def _pair(file: Path, references: dict[str, Row], ratings: Ratings) -> list[Row]
         "parent": reference["id"],
         "parameters": {"prompt": prompt, "image": number, "ratings": ratings_of_image},
     }
-    return [anchor, {**anchor, **candidate}]
+    return [anchor, anchor | candidate]
 
 
 def method_of(run: str, methods: Iterable[str]) -> str | None:

@@ -66,16 +66,16 @@ def pictures(root: Path) -> list[FolderImage]:
 
     if not images:
         raise ManifestError(f"{root}: no images ({', '.join(IMAGE_ENDINGS[:4])}, ...) in the folder or below")
-    found = []
+    pairs = []
     for file in images:
         path = PurePosixPath(file.relative_to(root).as_posix())
-        found.append(FolderImage(str(path), file, mask_of.pop(path.with_suffix(""), None)))
+        pairs.append(FolderImage(str(path), file, mask_of.pop(path.with_suffix(""), None)))
     if mask_of:
         listed = ", ".join(first_few([str(mask.relative_to(root)) for mask in mask_of.values()], 5))
         warnings.warn(
             f"{root}: {len(mask_of)} masks belong to no image (rename those of images): {listed}", stacklevel=2
         )
-    return found
+    return pairs
 
 
 def _masked(path: PurePosixPath) -> PurePosixPath | None:
@@ -91,10 +91,10 @@ def _masked(path: PurePosixPath) -> PurePosixPath | None:
 def folder(job: ImportJob) -> Iterator[Row]:
     """A row for each image; its identity is the path of its folder."""
     root = job.folder()
-    found = pictures(root)
-    level = split_level(root, found)
+    images = pictures(root)
+    level = split_level(root, images)
     identities = {}
-    for picture in found:
+    for picture in images:
         folders = picture.folders
         if level is not None:
             folders.pop(level)
@@ -108,26 +108,30 @@ def folder(job: ImportJob) -> Iterator[Row]:
 
     def row(picture: FolderImage) -> list[Row]:
         folders = identities[picture]
-        columns: Row = {"identity": "/".join(folders), "category": folders[0] if len(folders) > 1 else None}
-        return [{**picture._asdict(), **columns, "split": None if level is None else picture.folders[level]}]
+        columns: Row = {
+            "identity": "/".join(folders),
+            "category": folders[0] if len(folders) > 1 else None,
+            "split": None if level is None else picture.folders[level],
+        }
+        return [picture._asdict() | columns]
 
-    return job.rows(found, row)
+    return job.rows(images, row)
 
 
-def split_level(root: Path, found: Sequence[FolderImage]) -> int | None:
+def split_level(root: Path, images: Sequence[FolderImage]) -> int | None:
     """Which folder on the paths of all images, from 0, names their split; None if none does.
 
     Raises:
         ManifestError: naming a folder called like a split that is neither the split of its images nor an identity.
     """
-    shortest = min(len(picture.folders) for picture in found)
+    shortest = min(len(picture.folders) for picture in images)
     if shortest > 1:  # a folder for the split, and one for the identity
         for level in range(shortest):
-            if all(split_word(picture.folders[level]) for picture in found):
+            if all(split_word(picture.folders[level]) for picture in images):
                 return level
 
     names_in: dict[tuple[str, ...], set[str]] = defaultdict(set)  # folder -> names of the folders in it
-    for picture in found:
+    for picture in images:
         for depth, name in enumerate(picture.folders):
             names_in[tuple(picture.folders[:depth])].add(name)
     identities = []
@@ -175,8 +179,8 @@ def cute(job: ImportJob) -> Iterator[Row]:
     appendix D.1).
     """
     root, stated_depth = job.folder(), int(job.options.get("depth", 0))
-    found = pictures(root)
-    level = split_level(root, found)
+    images = pictures(root)
+    level = split_level(root, images)
 
     def row(picture: FolderImage) -> list[Row]:
         folders = picture.folders
@@ -191,7 +195,13 @@ def cute(job: ImportJob) -> Iterator[Row]:
         category = folders[0]
         if depth == 1:
             category = re.sub(r"[ _-]*\d+$", "", category) or category
-        columns = {"identity": "/".join(folders[:depth]), "background": "/".join(folders[depth:]), "split": split}
-        return [{**picture._asdict(), **columns, "domain": "objects", "category": category}]
+        columns = {
+            "identity": "/".join(folders[:depth]),
+            "background": "/".join(folders[depth:]),
+            "split": split,
+            "domain": "objects",
+            "category": category,
+        }
+        return [picture._asdict() | columns]
 
-    return job.rows(found, row)
+    return job.rows(images, row)

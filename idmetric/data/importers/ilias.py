@@ -44,24 +44,29 @@ def ilias(job: ImportJob) -> Iterator[Row]:
             layout = "NAME_xxx/query/Qxxx_yy.jpg and NAME_xxx/pos/Pxxx_yy.jpg"
             raise ManifestError(f"{picture}: not the layout of ILIAS, {layout}")
         kind = match["kind"]
-        known = listed.get(kind, {}).get(_stem(picture.id), None if kind in listed else {})
-        if known is None:
+        if kind in listed and _stem(picture.id) not in listed[kind]:
             raise ValueError(f"not in {LISTS[kind]}")
+        scale_and_clutter = listed.get(kind, {}).get(_stem(picture.id), {})
         coarse, middle, fine = taxonomy.get(match["name"], (None, None, None))
-        columns = {**picture._asdict(), "identity": match["name"], "split": splits.get(kind), **known}
-        columns |= {"domain": coarse, "category": middle}
-        return [{**columns, "parameters": {"kind": fine} if fine else None}]
+        columns: Row = {
+            "identity": match["name"],
+            "split": splits.get(kind),
+            "domain": coarse,
+            "category": middle,
+            "parameters": {"kind": fine} if fine else None,
+        }
+        return [picture._asdict() | columns | scale_and_clutter]
 
-    found = pictures(core)
+    images = pictures(core)
     if job.limit is None:
-        present = {_stem(picture.id) for picture in found}
+        present = {_stem(picture.id) for picture in images}
         for kind, ids in listed.items():
             absent = [core / name for name in ids if name not in present]
             job.rejected += [f"{file}: in {LISTS[kind]}, but the image does not exist" for file in absent]
-    yield from job.rows(found, row)
+    yield from job.rows(images, row)
     if "distractors" in job.options:
-        found = pictures(job.folder(job.options["distractors"]))
-        yield from job.rows(found, lambda picture: [{**picture._asdict(), "split": splits.get("pos")}])
+        images = pictures(job.folder(job.options["distractors"]))
+        yield from job.rows(images, lambda image: [image._asdict() | {"split": splits.get("pos")}])
 
 
 def _listed(root: Path) -> dict[str, dict[str, Row]]:

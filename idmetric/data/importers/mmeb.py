@@ -71,16 +71,22 @@ def _training(job: ImportJob, source: Source, item: Callable[..., Row]) -> Itera
         if (shard.split or shard.stem) in other_variants or number >= most:
             return []
         counts[subset] += 1
-        rows = [{"slot": "query", **item(record, record["qry"], record["qry_image_path"])}]
-        rows.append({"slot": "positive", **item(record, record["pos_text"], record["pos_image_path"], is_target=True)})
+        query = item(record, record["qry"], record["qry_image_path"])
+        positive = item(record, record["pos_text"], record["pos_image_path"], is_target=True)
+        rows = [{"slot": "query", **query}, {"slot": "positive", **positive}]
         texts, paths = (as_list(record[name]) for name in NEGATIVE)
         for text, path in zip_longest(texts, paths):
             if text or path:
-                rows.append({"slot": "negative", **item(record, text, path, is_target=True)})
+                negative = item(record, text, path, is_target=True)
+                rows.append({"slot": "negative", **negative})
 
         group = f"{subset}/train/{number:06d}"
-        shared: Row = {"group": group, "dataset": f"{job.dataset}/{subset}", "split": "train"}
-        shared["parameters"] = {"source": source.label, "row": number}
+        shared: Row = {
+            "group": group,
+            "dataset": f"{job.dataset}/{subset}",
+            "split": "train",
+            "parameters": {"source": source.label, "row": number},
+        }
         return [{"id": f"{group}/{position}", **row, **shared} for position, row in enumerate(rows)]
 
     return job.rows(source, group)
@@ -96,8 +102,14 @@ def _evaluation(job: ImportJob, source: Source, item: Callable[..., Row]) -> Ite
             raise ValueError("tgt_text and tgt_img_path are not two lists of one length")
         shared = {"dataset": f"{job.dataset}/{subset}", "split": split}
         group = f"{subset}/{split}/{record.number:06d}"
-        row: Row = {"id": f"{group}/query", "group": group, "slot": "query", **shared}
-        row |= item(record, record["qry_text"], record["qry_img_path"])
+        row: Row = {
+            "id": f"{group}/query",
+            "group": group,
+            "slot": "query",
+            "parameters": {"source": source.label, "row": record.number},
+            **item(record, record["qry_text"], record["qry_img_path"]),
+            **shared,
+        }
 
         # each candidate once, the right one first; those of earlier queries have their rows
         numbers = numbers_of[f"{subset}/{split}"]
@@ -106,11 +118,16 @@ def _evaluation(job: ImportJob, source: Source, item: Callable[..., Row]) -> Ite
         rows = []
         for pair, candidate in new.items():
             numbers[pair] = len(numbers)
-            place = {"id": candidate_id(subset, split, numbers[pair]), "group": f"{subset}/{split}/candidates"}
-            rows.append({**place, "slot": "candidate", "parameters": {"source": source.label}, **shared, **candidate})
+            place = {
+                "id": candidate_id(subset, split, numbers[pair]),
+                "group": f"{subset}/{split}/candidates",
+                "slot": "candidate",
+                "parameters": {"source": source.label},
+            }
+            rows.append(place | shared | candidate)
         listed = np.array([numbers[pair] for pair in dict.fromkeys(cells)], dtype=np.int32)
-        row["parameters"] = {"source": source.label, "row": record.number}
-        return [*rows, {**row, "x_candidates": listed}]
+        row["x_candidates"] = listed
+        return [*rows, row]
 
     return job.rows(source, query)
 

@@ -70,8 +70,14 @@ def _rows(job: ImportJob, record: Record, column_of: dict[str, str]) -> list[Row
     subset = cells.get("subset") or (stem if stem != split else None)
     prefix = f"{subset}/" if subset else ""
     identity = record.text(column_of["identity"]) if "identity" in column_of else None
-    about: Row = {"identity": identity and f"{prefix}{identity}", "parameters": record.about(*column_of.values())}
-    shared: Row = {"dataset": f"{job.dataset}/{prefix}".rstrip("/"), "split": split}
+    about: Row = {
+        "identity": identity and f"{prefix}{identity}",
+        "parameters": record.about(*column_of.values()),
+    }
+    shared: Row = {
+        "dataset": f"{job.dataset}/{prefix}".rstrip("/"),
+        "split": split,
+    }
     name = f"{prefix}{split or 'all'}/{record.number:06d}"
     if "query" in column_of:
         members = _members(cells, about)
@@ -83,8 +89,13 @@ def _rows(job: ImportJob, record: Record, column_of: dict[str, str]) -> list[Row
 
     if identity is None:
         raise ValueError("no identity")
-    images = {"path": cells["image"], "mask": cells.get("mask")}
-    return [{"id": name, "text": cells.get("instruction"), **shared, **about, **images}]
+    row = {
+        "id": name,
+        "path": cells["image"],
+        "mask": cells.get("mask"),
+        "text": cells.get("instruction"),
+    }
+    return [row | shared | about]
 
 
 def _members(cells: Row, about: Row) -> list[Row]:

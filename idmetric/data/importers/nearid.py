@@ -24,6 +24,7 @@ from idmetric.data.importers.source import Record, Row, Source, read_json
 from idmetric.data.manifest import ManifestError
 
 VIEWS = (1, 2, 3)
+_PROMPTS = ("prompts1", "prompts2", "prompts3")
 
 # identity -> its split, and the mask of each view, which distractors inherit
 Scenes = dict[str, tuple[str | None, dict[int, Path | None]]]
@@ -60,10 +61,16 @@ def _positives(job: ImportJob, source: Source, scenes: Scenes) -> Iterator[Row]:
         for view in VIEWS:
             if record[f"images{view}"]:
                 masks[view] = job.keep(record[f"masks{view}"], source.locate)
-                row = {"identity": identity, "id": f"{identity}/view{view}", "path": record[f"images{view}"]}
-                row |= {"mask": masks[view], "text": record[f"prompts{view}"], "split": split}
-                row["parameters"] = record.about("id", "split", "category", *(f"prompts{view}" for view in VIEWS))
-                rows.append({**row, **_scene(job, record, identity, view)})
+                row: Row = {
+                    "identity": identity,
+                    "id": f"{identity}/view{view}",
+                    "path": record[f"images{view}"],
+                    "mask": masks[view],
+                    "split": split,
+                    "text": record[f"prompts{view}"],
+                    "parameters": record.about("id", "split", "category", *_PROMPTS),
+                }
+                rows.append(row | _scene(job, record, identity, view))
         return rows
 
     return job.rows(source, views)
@@ -86,10 +93,18 @@ def _distractors(job: ImportJob, source: Source, scenes: Scenes) -> Iterator[Row
                 warnings.warn(f"{source.name}: distractors of views without a positive are left out", stacklevel=2)
             elif image:
                 name = f"{identity}/view{view}/{engine}"
-                row = {"identity": name, "id": name, "path": image, "mask": masks.get(view), "split": split}
-                row |= {"role": "distractor", "engine": engine, "parent": f"{identity}/view{view}"}
-                row["parameters"] = {"source": source.label, "row": record.number}
-                rows.append({**row, **_scene(job, record, identity, view)})
+                row: Row = {
+                    "identity": name,
+                    "id": name,
+                    "path": image,
+                    "mask": masks.get(view),
+                    "split": split,
+                    "role": "distractor",
+                    "engine": engine,
+                    "parent": f"{identity}/view{view}",
+                    "parameters": {"source": source.label, "row": record.number},
+                }
+                rows.append(row | _scene(job, record, identity, view))
         return rows
 
     return job.rows(source, views)
@@ -97,8 +112,12 @@ def _distractors(job: ImportJob, source: Source, scenes: Scenes) -> Iterator[Row
 
 def _scene(job: ImportJob, record: Record, identity: str, view: int) -> Row:
     """The columns of all images of a view, which is their background."""
-    background = f"{job.dataset}/{identity}/view{view}"
-    return {"domain": "objects", "category": record["category"], "background": background, "x_view": view}
+    return {
+        "domain": "objects",
+        "category": record["category"],
+        "background": f"{job.dataset}/{identity}/view{view}",
+        "x_view": view,
+    }
 
 
 def _named(record: Record, published: dict[int, str]) -> tuple[str, str | None]:

@@ -49,13 +49,21 @@ def _nights(job: ImportJob, record: Record) -> list[Row]:
         raise ManifestError(f"{record}: left_vote and right_vote give no shares")
 
     group = record.text("id") or str(record.number)
-    shared = {"group": group, "split": record["split"], "text": record["prompt"]}
-    shared["parameters"] = {"source": record.source.label, "votes": record["votes"]}
-    shared["x_imagenet"] = {"true": "true", "false": "false"}.get(str(record["is_imagenet"]).lower())
+    shared = {
+        "group": group,
+        "split": record["split"],
+        "text": record["prompt"],
+        "parameters": {"source": record.source.label, "votes": record["votes"]},
+    }
+    if record["is_imagenet"] is not None:
+        shared["x_imagenet"] = str(record["is_imagenet"]).lower()
+
+    labels = {"anchor": None, "left": left / (left + right), "right": right / (left + right)}
+    paths = {"anchor": "ref_path", "left": "left_path", "right": "right_path"}
     rows = []
-    for slot, name, vote in (("anchor", "ref", None), ("left", "left", left), ("right", "right", right)):
-        label = None if vote is None else vote / (left + right)
-        rows.append({"id": f"{group}/{slot}", "slot": slot, "path": record[f"{name}_path"], "label": label, **shared})
+    for slot, label in labels.items():
+        row = {"id": f"{group}/{slot}", "slot": slot, "path": record[paths[slot]], "label": label}
+        rows.append(row | shared)
     return rows
 
 
@@ -65,15 +73,29 @@ def _subjects2k(job: ImportJob, record: Record) -> list[Row]:
     A pair is "same" if at least 0.8 of the votes say so. It is a group with the slots anchor and candidate. Both images
     were generated in one canvas by FLUX.1 (OminiControl, section 4).
     """
-    values = record.values
     pair = record.text("pair_id") or str(record.number)
     label = record.number_in("binary_label")
-    parameters = {"source": record.source.label, **scalars(values, "pair_id", "binary_label")}
+    parameters = {"source": record.source.label, **scalars(record.values, "pair_id", "binary_label")}
     parameters["human_votes"] = as_list(record["human_votes"])
-    shared: Row = {"group": pair, "split": record.shard.split, "engine": "FLUX.1", "parameters": parameters}
-    anchor = {"id": f"{pair}/anchor", "identity": pair, "path": record["reference_image"], "slot": "anchor"}
-    candidate = {"id": f"{pair}/candidate", "path": record["test_image"], "slot": "candidate", "label": label}
-    candidate["identity"] = pair if label == 1 else f"{pair}/other"
+    shared: Row = {
+        "group": pair,
+        "split": record.shard.split,
+        "engine": "FLUX.1",
+        "parameters": parameters,
+    }
+    anchor = {
+        "id": f"{pair}/anchor",
+        "identity": pair,
+        "path": record["reference_image"],
+        "slot": "anchor",
+    }
+    candidate = {
+        "id": f"{pair}/candidate",
+        "identity": pair if label == 1 else f"{pair}/other",
+        "path": record["test_image"],
+        "slot": "candidate",
+        "label": label,
+    }
     return [anchor | shared, candidate | shared]
 
 
@@ -87,9 +109,10 @@ def _mtg(job: ImportJob, record: Record) -> list[Row]:
     split = record["split"] or record.shard.split
     identity = "/".join(filter(None, (split, record.text("id") or f"{record.number:05d}")))
     for view in (1, 2):
-        original, inpainted = (record[f"image_{view}_{image}"] for image in ("original", "inpainted"))
-        masks = (record[f"image_{view}_{mask}"] for mask in ("object_mask", "part_mask"))
-        subject, part = (job.keep(mask, record.source.locate) for mask in masks)
+        original = record[f"image_{view}_original"]
+        inpainted = record[f"image_{view}_inpainted"]
+        subject = job.keep(record[f"image_{view}_object_mask"], record.source.locate)
+        part = job.keep(record[f"image_{view}_part_mask"], record.source.locate)
         scene = f"{identity}/view{view}"
         shared: Row = {
             "split": split,
@@ -103,9 +126,17 @@ def _mtg(job: ImportJob, record: Record) -> list[Row]:
         if original:
             rows.append({"identity": identity, "id": scene, "path": original, **shared})
         if inpainted:
-            edit: Row = {"identity": f"{scene}/edit", "id": f"{scene}/edit", "path": inpainted, "part_mask": part}
-            edit |= {"role": "part-edit", "engine": "SDXL", "parent": scene if original else None}
-            rows.append({**edit, "oracle": oracle_score(subject, part), **shared})
+            edit: Row = {
+                "identity": f"{scene}/edit",
+                "id": f"{scene}/edit",
+                "path": inpainted,
+                "part_mask": part,
+                "role": "part-edit",
+                "engine": "SDXL",
+                "parent": scene if original else None,
+                "oracle": oracle_score(subject, part),
+            }
+            rows.append(edit | shared)
     return rows
 
 
@@ -151,18 +182,28 @@ def pods(job: ImportJob) -> Iterator[Row]:
     index_file = root / "pods_info.json"
     index = read_json(index_file, dict) if index_file.is_file() else {}
 
-    def photo(label: str, **columns: object) -> Row:
-        split, category = (index.get(name, {}).get(label) for name in ("class_to_split", "class_to_sc"))
-        return {"identity": label, "split": split or "test", "domain": "objects", "category": category, **columns}
+    def photo(label: str, part: str | None, columns: Row) -> Row:
+        about: Row = {
+            "identity": label,
+            "split": index.get("class_to_split", {}).get(label, "test"),
+            "domain": "objects",
+            "category": index.get("class_to_sc", {}).get(label),
+            "x_part": part,
+        }
+        return about | columns
 
     def of_table(record: Record) -> list[Row]:
         label = record.text("label")
         if label is None:
             raise ValueError("no label")
         part = split_name((record.shard.split or "").lower()) or None
-        name = f"{part or 'all'}/{record.number:05d}"
-        about = record.about("label")
-        return [photo(label, id=name, path=record["image"], mask=record["mask"], x_part=part, parameters=about)]
+        columns = {
+            "id": f"{part or 'all'}/{record.number:05d}",
+            "path": record["image"],
+            "mask": record["mask"],
+            "parameters": record.about("label"),
+        }
+        return [photo(label, part, columns)]
 
     def of_folder(picture: FolderImage) -> list[Row]:
         part, *folders = picture.folders
@@ -170,7 +211,7 @@ def pods(job: ImportJob) -> Iterator[Row]:
         if part not in PARTS or len(folders) != 1:
             layout = f"{'/, '.join(PARTS)}/ and one folder for each object"
             raise ManifestError(f"{picture}: expected {layout}")
-        return [photo(folders[0], x_part=part, **picture._asdict())]
+        return [photo(folders[0], part, picture._asdict())]
 
     if any(path.is_dir() and split_name(path.parent.name.lower()) in PARTS for path in matching(root, "*/*/")):
         photos = pictures(root)
@@ -212,10 +253,19 @@ def syncd(job: ImportJob) -> Iterator[Row]:
         rows = []
         for view, (name, prompt) in enumerate(views, 1):
             file = locate(name, table.parent, str(table), inside=True)
-            row: Row = {"identity": identity, "id": f"{identity}/view{view}", "path": file, "text": prompt}
-            row |= {"mask": _mask_of_syncd(file), "background": f"{job.dataset}/{identity}/view{view}"}
-            row |= {"domain": "objects", "category": record.get("category_description") or None}
-            rows.append({**row, "parameters": {"file": name, **about}, "x_partition": record.get("category")})
+            row = {
+                "identity": identity,
+                "id": f"{identity}/view{view}",
+                "path": file,
+                "mask": _mask_of_syncd(file),
+                "domain": "objects",
+                "category": record.get("category_description") or None,
+                "background": f"{job.dataset}/{identity}/view{view}",
+                "text": prompt,
+                "parameters": {"file": name, **about},
+                "x_partition": record.get("category"),
+            }
+            rows.append(row)
         return rows
 
     return job.rows(read_json(table, list), views)
@@ -252,10 +302,17 @@ def uned(job: ImportJob) -> Iterator[Row]:
             path, classes = str(entry["path"]), as_list(entry["class_id"])
         except (KeyError, TypeError) as error:
             raise ManifestError(f'{name}/train.json: {str(entry)[:60]} must have a "path" and a "class_id"') from error
-        row: Row = {"id": f"train/{path}", "path": locate(path, root / "images", name, inside=True)}
+        row: Row = {
+            "id": f"train/{path}",
+            "path": locate(path, root / "images", name, inside=True),
+            "dataset": dataset,
+            "split": "train",
+            "domain": domain,
+        }
         if len(classes) == 1:
-            row["identity"] = f"{name}/{name_of(classes[0], f'{name}/train.json: {path}')}"
-        return [{**row, "dataset": dataset, "split": "train", "domain": domain}]
+            label = name_of(classes[0], f"{name}/train.json: {path}")
+            row["identity"] = f"{name}/{label}"
+        return [row]
 
     return job.rows(entries, image)
 
@@ -289,8 +346,13 @@ def table(job: ImportJob) -> Iterator[Row]:
             if name in columns and name not in job.columns and not _is_number(columns[name]):
                 del columns[name]
         split = record.shard.split
-        defaults: Row = {"id": f"{split or 'all'}/{record.number:06d}", "split": split, "path": record[image]}
-        return [{**defaults, **columns, "parameters": record.about(image, *columns)}]
+        defaults: Row = {
+            "id": f"{split or 'all'}/{record.number:06d}",
+            "split": split,
+            "path": record[image],
+            "parameters": record.about(image, *columns),
+        }
+        return [defaults | columns]
 
     return job.rows(source, row)
 
