@@ -119,11 +119,13 @@ def without(table: pd.DataFrame, rows: Collection[int]) -> pd.DataFrame:
     its positive). A group name that occurs in two splits names two groups.
     """
     names, parents = table["id"], table["parent"]
-    groups = (table["split"].fillna("") + "\0" + table["group"]).where(table["group"].notna(), None)
+    groups = table["split"].fillna("") + "\0" + table["group"]  # missing without a group
     is_lost = table.index.isin(rows)
     count = -1
     while count != is_lost.sum():  # until no more rows depend on lost ones
         count = is_lost.sum()
-        in_lost_group = groups.notna() & groups.isin(groups[is_lost])
-        is_lost |= in_lost_group.to_numpy() | parents.isin(names[is_lost]).to_numpy()
+        lost_names = names[is_lost]
+        lost_groups = groups[is_lost].dropna()
+        is_lost |= parents.isin(lost_names).to_numpy()
+        is_lost |= groups.isin(lost_groups).to_numpy()
     return take(table, ~is_lost)

@@ -87,6 +87,7 @@ _BOXES: tuple[set[str], ...] = (
     {"left", "top", "width", "height"},
 )
 _BYTES = ("image_bytes", "mask_bytes", "part_mask_bytes")
+_NOT_IN_CSV = (bytes, list, tuple, dict, np.ndarray)
 _EXACT = 2**53  # whole numbers below it are exact as floats
 
 
@@ -129,8 +130,13 @@ def write(table: pd.DataFrame, file: StrPath) -> None:
     """
     file = Path(file)
     check_extension(file)
-    table = _with_paths(checked(table, name=str(file)), partial(_relative, root=os.path.realpath(file.parent)))
-    table = table[[column for column in table if column == "path" or table[column].notna().any()]]
+    table = checked(table, name=str(file))
+    root = os.path.realpath(file.parent)
+    table = _with_paths(table, partial(_relative, root=root))
+    has_values = table.notna().any()
+    has_values["path"] = True
+    table = table.loc[:, has_values]
+
     write_format = _WRITE[file.suffix.lower()]
     with replacing(file, parents=True) as temporary:
         try:
@@ -191,7 +197,8 @@ def _write_parquet(table: pd.DataFrame, file: Path) -> None:
 
 def _write_csv(table: pd.DataFrame, file: Path) -> None:
     for column in table.columns.difference(list(COLUMNS)):
-        if table[column].map(lambda value: isinstance(value, bytes | list | tuple | dict | np.ndarray)).any():
+        types = set(map(type, table[column]))
+        if not types.isdisjoint(_NOT_IN_CSV):
             raise TypeError(f"column {column!r} has bytes, lists or objects; write .parquet")
     # quotes around all text keep spaces at its ends
     table.to_csv(file, index=False, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n", encoding="utf-8")
@@ -256,7 +263,10 @@ def checked(
 
 def _with_paths(table: pd.DataFrame, changed: Callable[[str], str]) -> pd.DataFrame:
     """The table with the paths of images and masks changed."""
-    return with_columns(table, **{column: [path and changed(path) for path in table[column]] for column in PATHS})
+    columns = {}
+    for column in PATHS:
+        columns[column] = [path and changed(path) for path in table[column]]
+    return with_columns(table, **columns)
 
 
 def _absolute(path: str, root: str) -> str:
@@ -497,8 +507,9 @@ def with_columns(table: pd.DataFrame, **columns: Any) -> pd.DataFrame:
     """
     changed = {}
     for name, values in columns.items():
-        is_one_value = isinstance(values, str) or not isinstance(values, Sequence | np.ndarray | pd.Series)
-        column = pd.Series([values] * len(table) if is_one_value else list(values), dtype=object, name=name)
+        if isinstance(values, str) or not isinstance(values, Sequence | np.ndarray | pd.Series):
+            values = [values] * len(table)
+        column = pd.Series(list(values), dtype=object, name=name)
         if len(column) != len(table):
             raise ValueError(f"{len(column)} values of {name} for {len(table)} rows")
         column[column.isna()] = None
@@ -513,9 +524,13 @@ def with_columns(table: pd.DataFrame, **columns: Any) -> pd.DataFrame:
 def warn_of_twins(table: pd.DataFrame) -> None:
     """Warn of identities with names that differ by case, spaces or the coding of accents alone."""
     names = table["identity"].drop_duplicates().dropna()
-    plain_names = names.str.normalize("NFC").str.casefold()
-    plain_names = plain_names.str.strip().str.replace(" */ *", "/", regex=True)  # a data set's name may come first
-    twins = [" and ".join(map(ascii, group)) for _, group in names.groupby(plain_names, sort=False) if len(group) > 1]
+    plain_names = names.str.normalize("NFC").str.casefold().str.strip()
+    plain_names = plain_names.str.replace(" */ *", "/", regex=True)  # a data set's name may come first
+
+    twins = []
+    for _, group in names.groupby(plain_names, sort=False):
+        if len(group) > 1:
+            twins.append(" and ".join(map(ascii, group)))
     if twins:
         message = "identities that differ by case, spaces or the coding of accents alone stay different"
         warnings.warn(f"{message}: {'; '.join(first_few(twins, 5))}", stacklevel=3)

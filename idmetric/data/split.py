@@ -119,8 +119,9 @@ def blocks(table: pd.DataFrame, groups: bool = True) -> Rows:
         name_ends.append(codes[is_given] + count)
         count += len(different)
 
-    ends = np.concatenate(row_ends), np.concatenate(name_ends)
-    graph = coo_matrix((np.ones(len(ends[0]), dtype=bool), ends), shape=(count, count))
+    rows, columns = np.concatenate(row_ends), np.concatenate(name_ends)
+    links = np.ones(len(rows), dtype=bool)
+    graph = coo_matrix((links, (rows, columns)), shape=(count, count))
     _, labels = connected_components(graph, directed=False)
     block, _ = pd.factorize(labels[: len(table)])
     return np.asarray(block, dtype=np.int64)

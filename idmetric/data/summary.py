@@ -42,7 +42,8 @@ def problems(table: pd.DataFrame, faults: Sequence[Fault] = (), need_masks: bool
 def _files_with_several(table: pd.DataFrame, column: str) -> list[str]:
     """A line for each file of rows with different values in a column."""
     lines = []
-    for path, values in table[column].dropna().groupby(table["path"], sort=False).unique().items():
+    values_of_files = table[column].dropna().groupby(table["path"], sort=False).unique()
+    for path, values in values_of_files.items():
         if len(values) > 1:
             lines.append(f"{path}: {', '.join(values)}")
     return lines
