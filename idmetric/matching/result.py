@@ -94,7 +94,9 @@ class Match(Records):
         summary["mean"] = groups["mean"].mean()
         summary["worst"] = groups["distance"].first()
         summary["worst_image"] = groups["image"].first()
-        return summary.reindex(self.limits).rename_axis("subject").reset_index()
+        summary = summary.reindex(self.limits)
+        summary["n"] = summary["n"].fillna(0).astype(int)  # a subject may be in no cast
+        return summary.rename_axis("subject").reset_index()
 
     def intervals(self) -> Any:
         """A DataFrame with a row for each time in which a subject keeps its state, in the frames of a clip.

@@ -134,6 +134,10 @@ def test_casts_expect_subjects_by_image(metric: IDSim, subjects: Any, tmp_path: 
     found = match(metric, subjects, tmp_path, [boxes] * 3, cast=cast, threshold=THRESHOLD)
     assert found.states == [["matched", "unexpected"], ["unexpected", "unexpected"], ["unexpected", "missing"]]
     assert found.summary["n"].tolist() == [1, 1]
+    never = {"0.png": ["ann"], "1.png": ["ann"], "2.png": []}
+    found = match(metric, subjects, tmp_path, [boxes] * 3, cast=never, threshold=THRESHOLD)
+    assert found.summary[["n", "worst"]].to_numpy().tolist()[1] == [0, pytest.approx(np.nan, nan_ok=True)]
+    assert json.loads(found.to_json())["summary"][1]["n"] == 0
     with pytest.warns(UserWarning, match="2 images"):
         match(metric, subjects, tmp_path, [boxes] * 3, cast={"0.png": ["ann"]})
 
