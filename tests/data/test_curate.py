@@ -196,8 +196,9 @@ def test_queries_select_what_pandas_does_with_empty_values_as_empty_text() -> No
     assert left("category not in ['dog', '']") == ["3"]
     assert left("label == 1 or own > 3") == left("not (label != 1 and own <= 3)") == ["2", "3"]
     assert left("identity == '1'") == ["2"]
-    with pytest.raises(ValueError, match=r"rule .*category < 3"):
-        left("category < 3")
+    for query in ("category < 3", "label is 3", "own in 3"):
+        with pytest.raises(ValueError, match=f"rule .*{query}"):
+            left(query)
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ def apply_rules(table: pd.DataFrame, rules: Sequence[Rule]) -> tuple[pd.DataFram
     for rule in rules:
         try:
             may_stay = _may_stay(table, rule)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, NotImplementedError) as error:
             raise ValueError(f"rule {rule}: {error}") from error
         remaining = take(table, without_orphans(table, may_stay))
         images = len(table) - len(remaining)
