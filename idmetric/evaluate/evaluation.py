@@ -252,13 +252,9 @@ def open_data(
         return protocol.open_data(data, settings, options)
     if isinstance(data, Path):
         return read_data(data)
-    if data is None:
-        if protocol.needs_data:
-            raise RequestError(f"the protocol {protocol.name} needs data: a manifest, or a folder")
-        import pandas as pd
-
-        data = pd.DataFrame()
-    return checked(data)
+    if data is None and protocol.needs_data:
+        raise RequestError(f"the protocol {protocol.name} needs data: a manifest, or a folder")
+    return checked([] if data is None else data)
 
 
 def measured(

@@ -46,23 +46,16 @@ if TYPE_CHECKING:
 
 def smoke_data(folder: Path) -> DataFrame:
     """Painted identities as two datasets with distractors, captioned images as a third, and some to validate."""
-    import pandas as pd
-
     from idmetric.data.painter import Painter
 
     world = painted(folder / "painted", Painter(size=64, views=2, strength=0.5, distractors=True), 16, 4)
     datasets = [f"things-{number % 2}" for number in painted_numbers(world)]
     world = with_columns(world, dataset=datasets)
     images = take(world, world["id"].str.endswith("view-0") & (world["split"] == "train"))
-    captions = pd.DataFrame(
-        {
-            "path": images["path"],
-            "id": "caption-" + images["id"],
-            "dataset": "captions",
-            "split": "train",
-            "text": [f"{category} number {number}" for number, category in enumerate(images["category"])],
-        }
-    )
+    captions = []
+    for row in images.itertuples():
+        caption = {"id": f"caption-{row.id}", "path": row.path, "text": f"{row.category} number {row.Index}"}
+        captions.append({**caption, "dataset": "captions", "split": "train"})
     return merge([world, checked(captions)])
 
 
