@@ -231,6 +231,7 @@ class IdentityLoss(nn.Module):
             )
         low, high = self.value_range
         x = at_least_float32(pixels)
+        is_inside = False
         if not torch.compiler.is_compiling():  # looking at values would break the graph
             least, most = torch.stack(torch.aminmax(x.detach())).tolist()
             slack = _OVERSHOOT * (high - low)
@@ -240,7 +241,10 @@ class IdentityLoss(nn.Module):
                     "IdentityLoss their range, such as value_range=(-1, 1) for the images of most decoders, or "
                     "(0, 255); NaN comes from the model that made them: run it in float32"
                 )
+            is_inside = low <= least and most <= high
         x = (x - low) / (high - low)
+        if is_inside:
+            return x
         values = x.detach()
         clamped = values.clamp(0, 1) + (values - values)  # NaN where a value is infinite, also in a compiled loss
         return torch.where((x < 0) | (x > 1), clamped, x)  # torch's clamp has no gradient at 0 and 1 either
