@@ -94,7 +94,8 @@ class Painter:
             images = {"path": (f"{key}/{name}.png", picture), "mask": (f"{key}/{name}-mask.png", mask)}
             if role == "part-edit":
                 images["part_mask"] = (f"{key}/{name}-part-mask.png", emblem_mask)
-                cells["oracle"] = 1 - float(np.asarray(emblem_mask).sum() / np.asarray(mask).sum())
+                part = np.asarray(emblem_mask).sum()
+                cells["oracle"] = 1 - float(part / np.asarray(mask).sum())
             for column, (path, image) in images.items():
                 image.save(folder / path)
                 cells[column] = path
@@ -145,11 +146,15 @@ def draw(badge: Badge, context: Context, size: int) -> tuple[Image.Image, Image.
     """Draw a picture (RGB), the mask of the badge and the mask of its emblem (both of mode "1")."""
     center = (context.x * size, context.y * size)
     radius = context.radius * size
-    mask, emblem_mask = Image.new("1", (size, size)), Image.new("1", (size, size))
-    ImageDraw.Draw(mask).regular_polygon((*center, radius), badge.corners, context.rotation, fill=1)
+    mask = Image.new("1", (size, size))
+    outline = (*center, radius)
+    ImageDraw.Draw(mask).regular_polygon(outline, badge.corners, context.rotation, fill=1)
+    emblem_mask = Image.new("1", (size, size))
     inner = (*center, radius * 0.4)
     ImageDraw.Draw(emblem_mask).regular_polygon(inner, badge.emblem_corners, context.rotation, fill=1)
-    tiles = np.random.default_rng(context.background).integers(0, 256, (4, 4, 3)).astype(np.uint8)
+
+    rng = np.random.default_rng(context.background)
+    tiles = rng.integers(0, 256, (4, 4, 3)).astype(np.uint8)
     picture = Image.fromarray(tiles).resize((size, size), Image.Resampling.BICUBIC)
     picture.paste(badge.body, mask=mask)
     picture.paste(badge.emblem, mask=emblem_mask)

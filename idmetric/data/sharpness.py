@@ -14,7 +14,10 @@ def blur_score(image: Image.Image) -> float:
     """
     gray = np.asarray(image.convert("L"), dtype=np.int32)
     gray = np.pad(gray, 1, mode="reflect")
-    above, below = gray[:-2, 1:-1], gray[2:, 1:-1]
-    left, right = gray[1:-1, :-2], gray[1:-1, 2:]
-    laplacian = above + below + left + right - 4 * gray[1:-1, 1:-1]
+    above = gray[:-2, 1:-1]
+    below = gray[2:, 1:-1]
+    left = gray[1:-1, :-2]
+    right = gray[1:-1, 2:]
+    center = gray[1:-1, 1:-1]
+    laplacian = above + below + left + right - 4 * center
     return float(laplacian.var(dtype=np.float64))

@@ -171,8 +171,10 @@ def _sizes(before: pd.DataFrame, after: pd.DataFrame) -> str:
     for when, table in (("before", before), ("after", after)):
         named = table.assign(dataset=table["dataset"].fillna("(none)"))
         named = pd.concat([named, named.assign(dataset="all")])
-        columns[when] = named.groupby("dataset")["identity"].agg(identities="nunique", images="size")
-    columns["split"] = named.groupby(["dataset", "split"])["identity"].nunique().unstack()
+        identities = named.groupby("dataset")["identity"]
+        columns[when] = identities.agg(identities="nunique", images="size")
+    by_split = named.groupby(["dataset", "split"])["identity"]
+    columns["split"] = by_split.nunique().unstack()
 
     sizes = pd.concat(columns, axis=1).fillna(0).astype(int)
     order = [*sizes.index.drop("all").sort_values(), "all"]

@@ -99,11 +99,12 @@ def distinct(table: pd.DataFrame) -> pd.DataFrame:
 
     The first of repeated rows stays and becomes the parent of rows that were made from its copies.
     """
-    copies = table["id"].groupby([table["identity"], image_keys(table)], dropna=False)
+    names = table["id"]
+    copies = names.groupby([table["identity"], image_keys(table)], dropna=False)
     firsts = copies.transform("first")
-    first_of = dict(zip(table["id"], firsts, strict=True))
+    first_of = dict(zip(names, firsts, strict=True))
     parents = [first_of.get(parent, parent) for parent in table["parent"]]
-    return take(with_columns(table, parent=parents), table["id"] == firsts)
+    return take(with_columns(table, parent=parents), names == firsts)
 
 
 def unique(table: pd.DataFrame) -> pd.DataFrame:

@@ -151,17 +151,18 @@ def hard_pairs(
         rows[pool], similarity[pool] = nearest
 
     # each pair once, the closest first
+    both = ["anchor", "row"]
     pairs = _pairs(np.arange(len(table)), rows, similarity)
-    pairs[["anchor", "row"]] = np.sort(pairs[["anchor", "row"]], axis=1)
-    pairs = pairs.drop_duplicates(["anchor", "row"])
-    order = np.lexsort((pairs["row"], pairs["anchor"], -comparable(pairs["similarity"])))
-    pairs = pairs.iloc[order].reset_index(drop=True)
+    pairs[both] = np.sort(pairs[both], axis=1)
+    pairs = pairs.drop_duplicates(both)
+    pairs["rank"] = -comparable(pairs["similarity"])
+    pairs = pairs.sort_values(["rank", *both], ignore_index=True)
 
     names = [f"pair-{number:06d}" for number in range(len(pairs))]
     pairs["group"] = pd.Series(names, dtype=object)
-    anchors = pairs[["anchor", "group"]].rename(columns={"anchor": "row"}).assign(slot="anchor")
-    negatives = pairs.assign(slot="negative")
-    return grouped(table, pd.concat([anchors, negatives]).sort_index(kind="stable"))
+    anchors = pairs[["anchor", "group"]].set_axis(["row", "group"], axis=1)
+    placed = [anchors.assign(slot="anchor"), pairs.assign(slot="negative")]
+    return grouped(table, pd.concat(placed).sort_index(kind="stable"))
 
 
 def text_pools(table: pd.DataFrame, families: Ints, is_usable: NDArray[np.bool_] | bool = True) -> list[Ints]:
@@ -240,10 +241,11 @@ def query_negatives(
 
 def _target_numbers(table: pd.DataFrame) -> Ints:
     """A number for each row (N,), equal for equal targets: image and text; of a text alone its words."""
-    texts = table["text"].fillna("")
-    words = texts.where(table["path"].notna(), texts.map(plain_text))
     images = table["path"].fillna("")
-    return np.asarray(table.groupby([images, words]).ngroup())
+    texts = table["text"].fillna("")
+    words = texts.map(plain_text)
+    keys = [images, texts.where(images != "", words)]
+    return np.asarray(table.groupby(keys).ngroup())
 
 
 def grouped(table: pd.DataFrame, placed: pd.DataFrame) -> pd.DataFrame:

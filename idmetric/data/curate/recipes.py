@@ -56,9 +56,11 @@ def idsim(
     needed = (_REAL, Rule(min_images=2, why="an anchor and a positive"))
     filtered, dropped = apply_rules(distinct(table), (*rules, *needed))
     quotas = balanced(_sizes(filtered), count)
-    pairs = two_views(choose(filtered, quotas, seed), seed)
+    chosen = choose(filtered, quotas, seed)
+    pairs = two_views(chosen, seed)
     curated = split(pairs, {"train": 10 / 11, "val": 1 / 11}, seed, by_dataset=False)
-    return curated, notes + dropped + short_of(sum(quotas.values()), count)
+    missing = short_of(sum(quotas.values()), count)
+    return curated, [*notes, *dropped, *missing]
 
 
 def nearid(
