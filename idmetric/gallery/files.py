@@ -258,7 +258,9 @@ def read_vectors(path: Path, model_id: str) -> tuple[pa.Table, Vectors]:
         raise GalleryError(f"{str(path)!r} was embedded by {', '.join(map(str, models)) or 'none'}, not by {model_id}")
 
     count = len(table)
-    numbers = _numbers(table[EMBEDDING].combine_chunks().flatten())
+    embeddings = table[EMBEDDING].combine_chunks()
+    lists = getattr(embeddings, "storage", embeddings)  # Ray Data writes tensors
+    numbers = _numbers(lists.flatten())
     vectors = numbers.astype(np.float32, copy=False).reshape(count, -1)
     table = table.drop_columns([EMBEDDING, MODEL])
     # what is not known of the files is missing

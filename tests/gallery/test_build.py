@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
+from pyarrow import parquet
 
 from idmetric import IDSim
 from idmetric.adapters import EmbedColumn
@@ -404,6 +406,10 @@ def test_a_table_with_vectors_opens_as_a_gallery(metric: IDSim, photos: Path, ga
     table.drop(columns="embedding_model").to_parquet(tmp_path / "other.parquet")
     with pytest.raises(GalleryError, match="embedding_model"):
         Gallery(tmp_path / "other.parquet", metric).query(flat(1))
+    tensors = pa.FixedShapeTensorArray.from_numpy_ndarray(np.stack(table["embedding"].tolist()))
+    written = pa.Table.from_pandas(table.drop(columns="embedding")).append_column("embedding", tensors)
+    parquet.write_table(written, tmp_path / "tensors.parquet")  # as Ray Data writes it
+    assert len(Gallery(tmp_path / "tensors.parquet", metric).query(flat(20), k=20)) == 9
     (tmp_path / "parts").mkdir()
     for number in range(3):  # as many machines write it
         table[3 * number : 3 * number + 3].to_parquet(tmp_path / "parts" / f"{number}.parquet")
