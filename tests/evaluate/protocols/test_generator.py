@@ -648,9 +648,9 @@ def test_the_command_prints_a_row_for_each_method(folder: Path, capsys: pytest.C
     run_.says("1 images do not match", *words, "--pattern", PLACE)
     status, _, err = run_.all(*words, "--pattern", PLACE, "--held-out", "--on-error", "skip")
     assert status == 0
-    assert [line for line in err.splitlines() if "warn" in line.lower() or "left out" in line] == [
-        f"idmetric eval: 1 images do not match ({folder / 'out'} and {PLACE!r}) and are left out:"
-    ]
+    [line] = [line for line in err.splitlines() if "warn" in line.lower() or "left out" in line]
+    assert line.startswith("idmetric eval: 1 images do not match")
+    assert line.endswith(str(folder / "out" / "grid.png"))
     run_.says("--out DIR is needed", "generator", "--model", "hsv")
     run_.says("name its layout by --pattern", *words)
 

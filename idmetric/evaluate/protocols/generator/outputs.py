@@ -31,6 +31,7 @@ from idmetric.evaluate.protocols.generator.pattern import (
 from idmetric.metric import paths
 from idmetric.metric.errors import RequestError
 from idmetric.store import key_of
+from idmetric.tables import first_few
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -249,17 +250,14 @@ def refuse_unmatched(rest: Sequence[Path], where: str, skip: bool) -> None:
     """Refuse images that no pattern matches, or leave them out with a warning."""
     if not rest:
         return
-    lines = [f"\n  {path}" for path in rest[:_SHOWN]]
-    if len(rest) > _SHOWN:
-        lines.append(f"\n  and {len(rest) - _SHOWN} more")
-    names = "".join(lines)
+    names = first_few(list(map(str, rest)), _SHOWN)
     problem = f"{len(rest)} images do not match ({where})"
     if not skip:
         raise RequestError(
             f"{problem}; change the pattern ({{ignore}} and * match any text), or leave them out (--on-error skip):"
-            f"{names}"
+            + "".join(f"\n  {name}" for name in names)
         )
-    warnings.warn(f"{problem} and are left out:{names}", stacklevel=3)
+    warnings.warn(f"{problem} and are left out: {', '.join(names)}", stacklevel=3)
 
 
 # Manifest
