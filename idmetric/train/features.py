@@ -41,7 +41,10 @@ class FeatureCache:
 
     def __init__(self, folder: StrPath, trunk: str) -> None:
         self.folder = Path(folder) / trunk
-        self.parts = Parts(self.folder, ("features",))
+        try:
+            self.parts = Parts(self.folder, ("features",))
+        except OSError as error:  # a file of this name, a folder of another user
+            raise TrainError(f"the cache of features in {self.folder} cannot be read: {error}") from error
 
     def get(self, key: str) -> Tensor:
         """Return the features of a key in the cache."""

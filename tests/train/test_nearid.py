@@ -488,7 +488,7 @@ def test_a_damaged_cache_and_one_that_cannot_be_written_are_reported(tmp_path: P
     with pytest.raises(TrainError, match="damaged"), pytest.warns(UserWarning, match=f"{file.name}' is damaged"):
         cache.get("c")
     (tmp_path / "blocked").write_text("a file, no folder")
-    with pytest.raises(TrainError, match="cannot be filled"):
+    with pytest.raises(TrainError, match="blocked"):
         cache_of(tmp_path, "a", "blocked")
 
 
