@@ -365,7 +365,7 @@ def test_the_page_shows_images_with_their_regions_the_worst_first(
         ({"cast": {"other.png": ["ann"]}}, RequestError),
         ({"regions": [(0, 0, 9, 9)], "detector": lambda _: []}, RequestError),
     ],
-    ids=str,
+    ids=lambda value: " ".join(value) if isinstance(value, dict) else value.__name__,
 )
 def test_requests_that_do_not_fit_are_refused(
     metric: IDSim, subjects: Any, options: dict[str, Any], error: type[Exception]
