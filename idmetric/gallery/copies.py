@@ -89,7 +89,8 @@ def duplicates(
             progress(done, len(a))
 
     groups: list[list[Record]] = []
-    for component in members(connected(len(contents), a[linked], b[linked])):
+    labels = connected(len(contents), a[linked], b[linked])
+    for component in members(labels):
         rest = component.tolist()
         while rest:
             rest, group = _group(rest, contents, units, copy_of, limit)
@@ -195,7 +196,9 @@ def _group(
         if not copy.found and not is_near:
             others.append(number)
             continue
-        reason = "same bytes" if number == kept else "copy" if copy.found else "near"
+        reason = "copy" if copy.found else "near"
+        if number == kept:
+            reason = "same bytes"
         facts = {"distance": distance, "copy_agreement": copy.agreement, "mirrored": copy.mirrored}
         if limit is not None:
             facts |= {"threshold": limit.distance, "threshold_source": limit.source}

@@ -221,7 +221,10 @@ def _floats(part: PartFile) -> NDArray[Any]:
 
 def norms_of(folder: Path, places: Sequence[tuple[str, int]]) -> Single:
     """The lengths of vectors in parts of a folder."""
-    norms = {name: _lengths(_floats(PartFile(folder / name))) for name in {name for name, _ in places}}
+    norms = {}
+    for name in {name for name, _ in places}:
+        vectors = _floats(PartFile(folder / name))
+        norms[name] = _lengths(vectors)
     return np.array([norms[name][row] for name, row in places], np.float32)
 
 

@@ -132,8 +132,9 @@ def _nearest_rows(similarity: Single, count: int) -> Ints:
 def _measured(vectors: Vectors, query: Single, rows: Ints, count: int) -> Hits:
     """The nearest of some rows, by distances in float64."""
     exact = distances(query, vectors.unit(rows))
-    order = np.lexsort((rows, comparable(exact)))[:count]
-    return list(zip(rows[order].tolist(), exact[order].tolist(), strict=True))
+    order = np.lexsort((rows, comparable(exact)))
+    nearest = order[:count]
+    return list(zip(rows[nearest].tolist(), exact[nearest].tolist(), strict=True))
 
 
 def reranked(gallery: Contents, query: Embedding, hits: Hits, distance: str) -> Hits:

@@ -53,16 +53,11 @@ def write_counts(module: nn.Module) -> list[tuple[int, int]] | None:
     Writes through `.data` (as PEFT merges adapters) and through NumPy views are not counted. None for a model with
     layers that FSDP shards, which puts other tensors in their place at each use.
     """
+    if any(hasattr(type(layer), "unshard") for layer in module.modules()):
+        return None
     counts = []
-    for layer in module.modules():
-        if hasattr(type(layer), "unshard"):
-            return None
-        tensors = [*layer._parameters.values()]
-        for name, buffer in layer._buffers.items():
-            if name not in layer._non_persistent_buffers_set:
-                tensors.append(buffer)  # type: ignore[arg-type]  # both are tensors
-        for tensor in tensors:
-            if tensor is not None:
-                count = 0 if tensor.is_inference() else tensor._version
-                counts.append((id(tensor), count))
+    for tensor in module.state_dict(keep_vars=True).values():
+        if isinstance(tensor, Tensor):
+            count = 0 if tensor.is_inference() else tensor._version
+            counts.append((id(tensor), count))
     return counts
