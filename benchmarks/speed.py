@@ -32,7 +32,7 @@ from idmetric.metric.cosine import cosine_distance
 from idmetric.metric.embedder import Embedder, auto_device
 from idmetric.metric.files import in_order
 from idmetric.metric.sinkhorn import sinkhorn as sinkhorn_of
-from idmetric.scoring.copy_warnings import CopyWarning
+from idmetric.scoring.references import CopyWarning
 from idmetric.scoring.score import score
 from idmetric.scoring.scores import Scores
 from idmetric.stream import threads as reading_threads

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,42 +49,58 @@ class RequestImage:
 
 
 @dataclass(frozen=True)
-class Pair:
-    """Two images to compare, and the other columns of their line."""
+class Group:
+    """Images to compare with the same references; a pair is a group of two images.
 
-    a: RequestImage
-    b: RequestImage
+    Attributes:
+        references: those to read; none for an `Embedding`.
+        extra: the other columns of a pair's line.
+    """
+
+    references: list[RequestImage]
+    images: list[RequestImage]
     extra: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def read(self) -> list[RequestImage]:
+        """The images to read, in the order in which they are needed."""
+        return [*self.references, *self.images]
 
 
 @dataclass(frozen=True)
 class ScoreRequest:
-    """Images to compare with all references, or pairs.
+    """What is compared with what.
 
     Attributes:
+        groups: one of all images, or one for each pair.
+        references: of the subject; none for pairs.
         left_out: names of references among the images, which are not scored.
         embedding: of the references, if it was made before; they are not read then.
         skipped: lines of a file of pairs without two images, with the reason.
     """
 
+    groups: list[Group]
     references: list[RequestImage] = field(default_factory=list)
-    images: list[RequestImage] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     embedding: Embedding | None = None
-    pairs: list[Pair] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
 
     @property
     def read(self) -> list[RequestImage]:
-        """The images to read: the references first, or those of pairs, each once, in the order of their first use."""
-        if self.pairs:
-            images = []
-            for pair in self.pairs:
-                images += [pair.a, pair.b]
-            return list(dict.fromkeys(images))
-        if self.embedding is not None:
-            return self.images
-        return [*self.references, *self.images]
+        """The images to read, each once, in the order of their first use."""
+        images: dict[RequestImage, None] = {}
+        for group in self.groups:
+            images |= dict.fromkeys(group.read)
+        return list(images)
+
+    def batches(self, size: int) -> list[Group]:
+        """The groups in parts of at most so many images."""
+        parts = []
+        for group in self.groups:
+            for start in range(0, len(group.images), size):
+                images = group.images[start : start + size]
+                parts.append(replace(group, images=images))
+        return parts
 
 
 def request_of(references: Any, images: Any, include_references: bool = False) -> ScoreRequest:
@@ -113,16 +129,15 @@ def request_of(references: Any, images: Any, include_references: bool = False) -
             path = image.image
             if isinstance(path, str) and not os.path.isfile(path):
                 raise RequestError(f"the reference {path!r} is not a file, a folder or a pattern that matches")
-    if include_references:
-        return ScoreRequest(reference_images, candidates, embedding=embedding)
-
-    reference_ids = {_id_of(image) for image in reference_images} - {None}
-    left_out = [image for image in candidates if _id_of(image) in reference_ids]
-    candidates = [image for image in candidates if image not in left_out]
+    left_out = []
+    if not include_references:
+        reference_ids = {_id_of(image) for image in reference_images} - {None}
+        left_out = [image.name for image in candidates if _id_of(image) in reference_ids]
+        candidates = [image for image in candidates if image.name not in left_out]
     if not candidates:
         raise RequestError("all images are references: name others, or score them too (include_references=True)")
-    left_out_names = [image.name for image in left_out]
-    return ScoreRequest(reference_images, candidates, left_out_names, embedding)
+    group = Group([] if embedding is not None else reference_images, candidates)
+    return ScoreRequest([group], reference_images, left_out, embedding)
 
 
 def _saved(references: Any) -> Embedding | None:
@@ -206,8 +221,8 @@ def check_masks(request: ScoreRequest, mask_dir: StrPath | None, mask_id: object
 # Pairs
 
 
-def pairs_of(pairs: Iterable[Any]) -> list[Pair]:
-    """Collect pairs: tuples (a, b) or (a, b, mask_a, mask_b) of images, dicts, or a pandas DataFrame.
+def pairs_of(pairs: Any, on_error: str = "fail") -> ScoreRequest:
+    """Collect pairs: a file, tuples (a, b) or (a, b, mask_a, mask_b) of images, dicts, or a pandas DataFrame.
 
     The images in memory of the fourth pair are called reference[3] and image[3]; one object in several pairs is one
     image, with its first name.
@@ -215,6 +230,8 @@ def pairs_of(pairs: Iterable[Any]) -> list[Pair]:
     Raises:
         RequestError: naming the pair that is in none of these forms, or for no pairs.
     """
+    if isinstance(pairs, str | os.PathLike):
+        return read_pairs(pairs, on_error)
     if hasattr(pairs, "columns") and hasattr(pairs, "to_dict"):
         pairs = pairs.to_dict("records")  # of a DataFrame
     in_memory: dict[int, str] = {}  # name of an object by its address
@@ -236,7 +253,7 @@ def pairs_of(pairs: Iterable[Any]) -> list[Pair]:
             ) from error
     if not rows:
         raise RequestError("there are no pairs")
-    return rows
+    return ScoreRequest(rows)
 
 
 def read_pairs(path: StrPath, on_error: str = "fail") -> ScoreRequest:
@@ -272,7 +289,7 @@ def read_pairs(path: StrPath, on_error: str = "fail") -> ScoreRequest:
             raise RequestError("it holds no pairs")
     except (RequestError, TableError, OSError) as error:
         raise RequestError(f"cannot read {str(path)!r}: {error}") from error
-    return ScoreRequest(pairs=pairs, skipped=skipped)
+    return ScoreRequest(pairs, skipped=skipped)
 
 
 def _lines(path: StrPath) -> list[list[str]]:
@@ -304,7 +321,7 @@ def _columns(header: Sequence[str]) -> list[str]:
     return list(columns)
 
 
-def _pair(names: Sequence[str], cells: Sequence[Any], folder: Path, number: int, in_memory: dict[int, str]) -> Pair:
+def _pair(names: Sequence[str], cells: Sequence[Any], folder: Path, number: int, in_memory: dict[int, str]) -> Group:
     """The pair in these cells; TypeError for other objects."""
     cells = list(cells)
     if len(cells) > len(names):
@@ -332,7 +349,7 @@ def _pair(names: Sequence[str], cells: Sequence[Any], folder: Path, number: int,
         extra[name] = "" if _is_empty(value) else str(value)
     image_a = RequestImage(name_a, a, mask_a, mask_name_a)
     image_b = RequestImage(name_b, b, mask_b, mask_name_b)
-    return Pair(image_a, image_b, extra)
+    return Group([image_a], [image_b], extra)
 
 
 def _is_empty(cell: Any) -> bool:

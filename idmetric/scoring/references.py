@@ -1,7 +1,11 @@
-"""Genuine photos of one subject, as a scale for generated ones: which are copies, and how far they are apart."""
+"""Genuine photos of one subject, as a scale for generated ones: which are copies, and how far they are apart.
+
+Also the warnings about images that repeat the pixels of a reference, and about gray ones against references in color.
+"""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence
 from itertools import combinations
 from typing import Literal
@@ -9,12 +13,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from idmetric.scoring.copies import Print, take_print
-from idmetric.scoring.copies import compare as copy_of
-from idmetric.scoring.copy_warnings import warn_of_repeated_references
-from idmetric.tables import rounded
+from idmetric.metric.files import is_same_file
+from idmetric.scoring.copies import Copy, Print, compare, take_print
+from idmetric.scoring.scores import Record
+from idmetric.tables import first_few, rounded
 
 Aggregate = Literal["best", "mean"]
+_TINT = 3  # of 255: channels of a gray picture differ by no more; those of photos of gray things do (by 7 or more)
+_SHOWN = 5
 
 
 def originals(thumbnails: Iterable[NDArray[np.uint8]]) -> NDArray[np.int64]:
@@ -28,7 +34,7 @@ def originals(thumbnails: Iterable[NDArray[np.uint8]]) -> NDArray[np.int64]:
     for (photo, a), (copy, b) in combinations(numbered, 2):
         # equal pixels with hardly any structure have no agreement
         is_equal = np.array_equal(a.pixels, b.pixels)
-        if is_equal or copy_of(a, b).found:
+        if is_equal or compare(a, b).found:
             original[copy] = min(original[copy], original[photo])
     return original
 
@@ -79,12 +85,12 @@ def real_distances(
     photos = list(range(len(names)))
     if prints:
         numbers = originals(reference.pixels for reference in prints)
-        repeated = {}
         for photo, original in enumerate(numbers.tolist()):
             if original != photo:
                 photos.remove(photo)
-                repeated[names[photo]] = names[original]
-        warn_of_repeated_references(repeated)
+                pair = f"the references {names[original]} and {names[photo]}"
+                message = f"{pair} are one picture, and count once among the real ones"
+                warnings.warn(message, CopyWarning, stacklevel=2)
     if len(photos) < 2:
         return {}
     between_photos = distances[np.ix_(photos, photos)]
@@ -92,3 +98,62 @@ def real_distances(
     photo_names = [names[photo] for photo in photos]
     values = rounded(to_others)
     return dict(zip(photo_names, values, strict=True))
+
+
+# Warnings
+
+
+class CopyWarning(UserWarning):
+    """An image repeats another's pixels."""
+
+
+class GrayWarning(UserWarning):
+    """Gray images are compared with references in color."""
+
+
+def mark_copy(row: Record, path: str, name: str, copy: Copy) -> None:
+    """Add `copy` and `copy_agreement` to a row; a `CopyWarning` names an image that is a copy.
+
+    Args:
+        name: of the reference that the image agrees with most. copy: their agreement.
+    """
+    row["copy"] = copy.found
+    row["copy_agreement"] = copy.agreement
+    if copy.found and not is_same_file(path, name):  # a reference among the candidates is expected
+        mirrored = ", mirrored" if copy.mirrored else ""
+        message = (
+            f"{path} repeats the pixels of {name}{mirrored} (agreement {copy.agreement:.4f}): a copy, not a new "
+            "picture of the subject"
+        )
+        warnings.warn(message, CopyWarning, stacklevel=2)
+
+
+def warn_of_no_pictures() -> None:
+    """Give a `CopyWarning` for references that are embeddings."""
+    message = "copies are not looked for, as the references are embeddings without pictures (in Python copies=False)"
+    warnings.warn(message, CopyWarning, stacklevel=2)
+
+
+def closest(references: Sequence[Print], image: Print) -> tuple[int, Copy]:
+    """The number of the reference with the highest agreement, and their agreement."""
+    copies = [compare(reference, image) for reference in references]
+    agreements = [copy.agreement for copy in copies]
+    number = agreements.index(max(agreements))
+    return number, copies[number]
+
+
+def is_gray(small: NDArray[np.uint8]) -> bool:
+    """Whether a small picture has no color, but for a hundredth of its pixels."""
+    channels = np.moveaxis(small, -1, 0)
+    has_color = channels.max(0) - channels.min(0) > _TINT
+    return bool(has_color.mean() < 0.01)
+
+
+def warn_of_gray(names: Sequence[str]) -> None:
+    """Give one `GrayWarning` that names the gray images, if there are any: color is a part of the identity."""
+    if names:
+        message = (
+            f"gray, where the references are in color: {', '.join(first_few(names, _SHOWN))}; their distances are too "
+            "large unless the references are made gray, too"
+        )
+        warnings.warn(message, GrayWarning, stacklevel=2)

@@ -8,17 +8,14 @@ scores.to_pandas()
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from PIL import Image
 
-from idmetric.metric.distance import distance as distance_of
 from idmetric.metric.distance import distance_matrix, needs_patches
 from idmetric.metric.embedding import Embedding, check_distances, concatenate
 from idmetric.metric.errors import RequestError
@@ -29,8 +26,6 @@ from idmetric.metric.paths import absent_mask, mask_of
 from idmetric.metric.ties import comparable
 from idmetric.scoring.calibration import Calibration, calibration_of, judged
 from idmetric.scoring.copies import Print, take_print
-from idmetric.scoring.copies import compare as copy_of
-from idmetric.scoring.copy_warnings import closest, is_gray, mark_copy, warn_of_gray, warn_of_no_pictures
 from idmetric.scoring.pairs import (
     COLUMNS,
     RequestImage,
@@ -38,10 +33,17 @@ from idmetric.scoring.pairs import (
     absent_files,
     check_masks,
     pairs_of,
-    read_pairs,
     request_of,
 )
-from idmetric.scoring.references import Aggregate, real_distances
+from idmetric.scoring.references import (
+    Aggregate,
+    closest,
+    is_gray,
+    mark_copy,
+    real_distances,
+    warn_of_gray,
+    warn_of_no_pictures,
+)
 from idmetric.scoring.scores import NO_CALIBRATION, Record, Scores, named_score
 from idmetric.store import cache_folder
 from idmetric.stream import Item, Look, Seen, embedded, open_store, problem_of
@@ -80,6 +82,8 @@ class ScoreSettings:
             raise RequestError(f"unknown on_error {self.on_error!r}: choose fail, skip")
         if self.threshold is not None and math.isnan(self.threshold):
             raise RequestError("threshold must be a number")
+        if self.batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")
 
 
 def score(
@@ -168,11 +172,7 @@ def score_pairs(
     if "aggregate" in settings:
         raise TypeError("score_pairs takes no aggregate: each pair has its own row")
     options = ScoreSettings(**settings)
-    if isinstance(pairs, str | os.PathLike):
-        request = read_pairs(pairs, options.on_error)
-    else:
-        request = ScoreRequest(pairs=pairs_of(pairs))
-    return scores_of(metric, request, options, progress=progress)
+    return scores_of(metric, pairs_of(pairs, options.on_error), options, progress=progress)
 
 
 def scores_of(
@@ -195,32 +195,28 @@ def scores_of(
     calibration = _calibration(metric, request, settings)
 
     skipped = dict(request.skipped)
-    report = progress or (lambda *_: None)
-    rows_of = _pair_rows if request.pairs else _image_rows
     with closing(_read(metric, request, settings, album)) as images:
-        entries, distances, real = rows_of(metric, request, settings, images, skipped, report)
+        compared, real = _compared(metric, request, settings, images, skipped, progress)
 
     # ranks; rows of pairs keep their order
     signature = metric.signature(settings.distance)
-    rows = []
-    columns: dict[str, None] = {}
-    for (entry, image, reference), of_references in zip(entries, distances, strict=True):
-        row = judged(entry, signature, calibration, settings.threshold)
-        if calibration is not None and settings.aggregate == "mean" and not request.pairs:
-            row["probability"] = float(calibration.probability(of_references).mean())
-        rows.append(row)
-        columns |= dict.fromkeys(row)
-        if album is not None:
-            album.entries.append((row, image, reference))
-    if album is not None:
-        album.references = request.references
+    for result in compared:
+        row = judged(result.row, signature, calibration, settings.threshold)
+        if calibration is not None and settings.aggregate == "mean":
+            row["probability"] = float(calibration.probability(result.distances).mean())
+        result.row = row
+    rows = [result.row for result in compared]
+    columns = dict.fromkeys(name for row in rows for name in row)
     ranked = sorted(rows, key=lambda row: comparable(row["distance"]))
     for rank, row in enumerate(ranked, 1):
         row["rank"] = rank
+    if album is not None:
+        album.references = request.references
+        album.entries = [(result.row, result.image, result.reference) for result in compared]
 
     is_published = settings.distance == "cls" and not has_masks
     return Scores(
-        rows if request.pairs else ranked,
+        ranked if request.references else rows,
         tuple(columns) or COLUMNS[:5],
         signature,
         dict(sorted(skipped.items())),
@@ -229,7 +225,7 @@ def scores_of(
         threshold_source="given" if settings.threshold is not None else "",
         basis=NO_CALIBRATION if calibration is None else calibration.basis,
         left_out=request.left_out,
-        named=named_score(metric, distances, of_whole_images=is_published),
+        named=named_score(metric, [result.distances for result in compared], of_whole_images=is_published),
     )
 
 
@@ -293,22 +289,7 @@ def _taken(settings: ScoreSettings, album: Album | None, item: Item, picture: Im
     return {"print": take_print(small_picture(picture))}
 
 
-def _usable(images: Iterable[Seen], skipped: dict[str, str]) -> list[Seen]:
-    """The images that can be used; `skipped` gets the others, with their reasons."""
-    usable = []
-    for result in images:
-        name = result.item.name
-        if result.problem is None:
-            usable.append(result)
-        else:
-            skipped[name] = problem_of(result.problem, name)
-    return usable
-
-
-# Rows
-
-Entry = tuple[Record, RequestImage, RequestImage]  # a row, its image, and the nearest reference
-Rows = tuple[list[Entry], list[list[float]], dict[str, float]]  # the distances behind each row, and `Scores.real`
+# Comparisons
 
 
 @dataclass(frozen=True)
@@ -318,6 +299,7 @@ class ReferenceSet:
     images: list[RequestImage]
     embedding: Embedding
     prints: list[Print]
+    are_in_color: bool
 
     @property
     def names(self) -> list[str]:
@@ -325,130 +307,132 @@ class ReferenceSet:
         return [image.name for image in self.images]
 
 
-def _image_rows(
+@dataclass
+class Compared:
+    """The row of an image, its distance to each reference, and the nearest reference."""
+
+    row: Record
+    distances: list[float]
+    image: RequestImage
+    reference: RequestImage
+
+
+def _compared(
     metric: Embedder,
     request: ScoreRequest,
     settings: ScoreSettings,
     images: Iterator[Seen],
     skipped: dict[str, str],
-    progress: Progress,
-) -> Rows:
-    """A row for each readable image against all references."""
-    references = _references(metric, request, settings, images, skipped)
-    if references is None:
-        return [], [], {}
-    matrix = metric.pairwise(references.embedding, None, settings.distance)
-    between, prints = matrix.double().cpu().numpy(), references.prints
-    real = real_distances(between, references.names, prints, settings.aggregate)
-    has_gray = any(is_gray(reference.pixels) for reference in prints)
-    in_color = bool(prints) and not has_gray
+    progress: Progress | None,
+) -> tuple[list[Compared], dict[str, float]]:
+    """Compare each readable image with its references; also `Scores.real`.
 
-    entries: list[Entry] = []
-    all_distances: list[list[float]] = []
-    gray: list[str] = []
+    An image is embedded once, and kept until the last batch that needs it.
+    """
+    batches = request.batches(settings.batch_size)
+    total = sum(len(batch.images) for batch in batches)
+    last_batch: dict[RequestImage, int] = {}
+    for number, batch in enumerate(batches):
+        last_batch |= dict.fromkeys(batch.read, number)
+
+    references = None
+    compared: list[Compared] = []
+    real: dict[str, float] = {}
+    gray: dict[str, None] = {}
+    results: dict[RequestImage, Seen] = {}  # of images that are still needed
     done = 0
-    while batch := list(islice(images, settings.batch_size)):
-        usable = _usable(batch, skipped)
-        if usable:
-            embedding = _together(usable, metric)
-            matrix = distance_matrix(references.embedding, embedding, settings.distance).mT
-            names = [result.item.name for result in usable]
-            check_distances(matrix, metric.dtype, names)
-            rows = matrix.double().tolist()
-            for result, distances in zip(usable, rows, strict=True):
-                entry = _image_entry(references, settings.aggregate, result, distances)
-                entries.append(entry)
-                all_distances.append(distances)
-                if in_color and is_gray(result.also["print"].pixels):
-                    gray.append(result.item.name)
-        done += len(batch)
-        progress(done, len(request.images))
-    warn_of_gray(gray)
-    return entries, all_distances, real
+    for number, batch in enumerate(batches):
+        usable = _usable(batch.references, results, images, skipped)
+        if number == 0 or not request.references:  # those of a subject are the same in all batches
+            references, real = _reference_set(metric, request, settings, usable)
+        if references is None and request.references:
+            break
+        candidates = _usable(batch.images, results, images, skipped)
+        if references is not None and candidates:
+            for result in _comparisons(metric, settings, references, candidates):
+                result.row |= batch.extra
+                compared.append(result)
+            if references.are_in_color:
+                gray |= {image.item.name: None for image in candidates if is_gray(image.also["print"].pixels)}
+        for image in batch.read:
+            if last_batch[image] == number:
+                results.pop(image, None)
+        done += len(batch.images)
+        if progress is not None:
+            progress(done, total)
+    warn_of_gray(list(gray))
+    return compared, real
 
 
-def _references(
-    metric: Embedder, request: ScoreRequest, settings: ScoreSettings, images: Iterator[Seen], skipped: dict[str, str]
-) -> ReferenceSet | None:
-    """The references, embedded now or before; None if none can be used."""
+def _usable(
+    wanted: Iterable[RequestImage],
+    results: dict[RequestImage, Seen],
+    images: Iterator[Seen],
+    skipped: dict[str, str],
+) -> list[Seen]:
+    """Those of the wanted images that can be used; `skipped` gets the others, with their reasons.
+
+    Images that are not in `results` are the next of `images`, which come in the order of `ScoreRequest.read`.
+    """
+    usable = []
+    for image in wanted:
+        if image not in results:
+            results[image] = next(images)
+        result = results[image]
+        if result.problem is None:
+            usable.append(result)
+        else:
+            skipped[image.name] = problem_of(result.problem, image.name)
+    return usable
+
+
+def _reference_set(
+    metric: Embedder, request: ScoreRequest, settings: ScoreSettings, usable: Sequence[Seen]
+) -> tuple[ReferenceSet | None, dict[str, float]]:
+    """The references, embedded now or before, and `Scores.real`; None if none can be used."""
+    prints: list[Print] = []
     if request.embedding is not None:
         request.embedding.check_maker(metric.model_id, needs_patches(settings.distance))
         if settings.copies:
             warn_of_no_pictures()
+        sources = request.references
         embedding = request.embedding.to(metric.device)
-        return ReferenceSet(request.references, embedding, [])
-    usable = _usable(islice(images, len(request.references)), skipped)
-    if not usable:
-        return None
-    sources = [result.item.source for result in usable]
-    prints = [result.also["print"] for result in usable if settings.copies]
-    return ReferenceSet(sources, _together(usable, metric), prints)
+    elif usable:
+        sources = [result.item.source for result in usable]
+        embedding = _together(usable, metric)
+        if settings.copies:
+            prints = [result.also["print"] for result in usable]
+    else:
+        return None, {}
+
+    has_gray = any(is_gray(reference.pixels) for reference in prints)
+    references = ReferenceSet(sources, embedding, prints, bool(prints) and not has_gray)
+    if len(sources) < 2:
+        return references, {}
+    between = metric.pairwise(embedding, None, settings.distance).double().cpu().numpy()
+    return references, real_distances(between, references.names, prints, settings.aggregate)
 
 
-def _image_entry(references: ReferenceSet, aggregate: Aggregate, image: Seen, distances: list[float]) -> Entry:
-    """The row of an image with these distances to each reference."""
-    nearest = int(comparable(distances).argmin())
-    name, names = image.item.name, references.names
-    row: Record = {"distance": distances[nearest], "image": name, "reference": names[nearest]}
-    if aggregate == "mean":
-        row["distance"] = sum(distances) / len(distances)
-        row["reference"] = ";".join(names)
-    if references.prints:
-        number, copy = closest(references.prints, image.also["print"])
-        mark_copy(row, name, names[number], copy)
-    return row, image.item.source, references.images[nearest]
-
-
-def _pair_rows(
-    metric: Embedder,
-    request: ScoreRequest,
-    settings: ScoreSettings,
-    images: Iterator[Seen],
-    skipped: dict[str, str],
-    progress: Progress,
-) -> Rows:
-    """A row for each readable pair; an image is embedded once, and kept until its last pair."""
-    last_pair = {}
-    for number, pair in enumerate(request.pairs):
-        last_pair[pair.a] = last_pair[pair.b] = number
-
-    entries: list[Entry] = []
-    gray: dict[str, None] = {}
-    results: dict[RequestImage, Seen] = {}  # of images that are still needed
-    for number, pair in enumerate(request.pairs):
-        while pair.a not in results or pair.b not in results:
-            result = next(images)
-            results[result.item.source] = result
-        usable = _usable([results[pair.a], results[pair.b]], skipped)
-        for image in {pair.a, pair.b}:
-            if last_pair[image] == number:
-                del results[image]
-        if len(usable) == 2:
-            row = _pair_row(metric, settings, *usable)
-            if settings.copies:
-                reference, candidate = (result.also["print"] for result in usable)
-                if is_gray(candidate.pixels) and not is_gray(reference.pixels):
-                    gray[pair.b.name] = None
-            row |= pair.extra
-            entries.append((row, pair.b, pair.a))
-        progress(number + 1, len(request.pairs))
-    warn_of_gray(list(gray))
-    distances = [[row["distance"]] for row, _, _ in entries]
-    return entries, distances, {}
-
-
-def _pair_row(metric: Embedder, settings: ScoreSettings, a: Seen, b: Seen) -> Record:
-    """The row of two images, not by the metric, which would check each time that its weights have not changed."""
-    name, reference = b.item.name, a.item.name
-    embedding_a = _together([a], metric)
-    embedding_b = _together([b], metric)
-    distances = distance_of(embedding_a, embedding_b, settings.distance)
-    check_distances(distances, metric.dtype, [name])
-    row: Record = {"distance": float(distances[0]), "image": name, "reference": reference}
-    if settings.copies:
-        copy = copy_of(a.also["print"], b.also["print"])
-        mark_copy(row, name, reference, copy)
-    return row
+def _comparisons(
+    metric: Embedder, settings: ScoreSettings, references: ReferenceSet, images: Sequence[Seen]
+) -> list[Compared]:
+    """Compare images with references, not by the metric, which would check each time that it has not changed."""
+    names = references.names
+    matrix = distance_matrix(references.embedding, _together(images, metric), settings.distance).mT
+    check_distances(matrix, metric.dtype, [image.item.name for image in images])
+    compared = []
+    for image, distances in zip(images, matrix.double().tolist(), strict=True):
+        nearest = int(comparable(distances).argmin())
+        name = image.item.name
+        row: Record = {"distance": distances[nearest], "image": name, "reference": names[nearest]}
+        if settings.aggregate == "mean":
+            row["distance"] = sum(distances) / len(distances)
+            row["reference"] = ";".join(names)
+        if references.prints:
+            number, copy = closest(references.prints, image.also["print"])
+            mark_copy(row, name, names[number], copy)
+        compared.append(Compared(row, distances, image.item.source, references.images[nearest]))
+    return compared
 
 
 def _together(images: Sequence[Seen], metric: Embedder) -> Embedding:

@@ -70,9 +70,7 @@ class Records(Sequence[Record]):
         """The first rows as a notebook shows them."""
         from idmetric.page import ROWS, notebook_table  # Pillow: not for --help
 
-        rows = []
-        for row in self.rows[:ROWS]:
-            rows.append([row.get(name) for name in self.columns])
+        rows = [[row.get(name) for name in self.columns] for row in self.rows[:ROWS]]
         return notebook_table(self.columns, rows, len(self.rows))
 
     def to_records(self) -> list[Record]:
@@ -91,9 +89,7 @@ class Records(Sequence[Record]):
 
         A missing or undefined value is an empty field.
         """
-        lines = []
-        for row in map(in_csv, self.rows):
-            lines.append([row.get(name) for name in self.columns])
+        lines = [[row.get(name) for name in self.columns] for row in map(in_csv, self.rows)]
         return csv_text(self.columns, lines)
 
     def to_json(self) -> str:
@@ -304,11 +300,16 @@ class Scores(Records):
         lines.append(f"summary: {_numbers(summary)}")
         if "without_copies" in summary:
             lines.append(f"without copies: {_numbers(summary['without_copies'])}")
-        if self.named is not None:
-            number = self.named["value"]
-            value = "none" if number is None else four(number)
-            lines.append(f"{self.named['name']}: {value} ({self.named['note']})")
-        return lines
+        return [*lines, *self.named_notes]
+
+    @property
+    def named_notes(self) -> list[str]:
+        """The line of the published score, if there is one."""
+        if self.named is None:
+            return []
+        number = self.named["value"]
+        value = "none" if number is None else four(number)
+        return [f"{self.named['name']}: {value} ({self.named['note']})"]
 
 
 def _numbers(summary: Mapping[str, Any]) -> str:
@@ -327,15 +328,14 @@ def named_score(metric: Embedder, distances: Sequence[Sequence[float]], of_whole
     if published is None or not distances:
         return None
     value = None
+    note = "of whole images, by --distance cls"
     if of_whole_images:
         cosines = [[1 - distance for distance in row] for row in distances]
         try:
             value = published.value(cosines)
         except ValueError as error:
-            note = f"{published.source}: {error}"
-        else:
-            shape = f"{len(cosines)} x {len(cosines[0])}"
-            note = f"from {shape} cosines; {published.source}"
-    else:
-        note = f"{published.source}: of whole images, by --distance cls"
+            note = str(error)
+    note = f"{published.source}: {note}"
+    if value is not None:
+        note = f"from {len(distances)} x {len(distances[0])} cosines; {published.source}"
     return {"name": metric.name, "value": value, "note": note}

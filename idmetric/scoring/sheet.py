@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from PIL import Image
@@ -17,33 +17,31 @@ from idmetric.scoring.pairs import RequestImage
 from idmetric.tables import four
 
 _AXIS = "distance, lower = more surely the same identity"
+_REDUCED = "Pictures are reduced; scores are of the files themselves."
 _TONES: dict[str, Tone] = {
     "same": "good",
     "pass": "good",
     "unsure": "unsure",
     "different": "bad",
     "fail": "bad",
-    "": "",
 }
 
 
+@dataclass
 class Album:
     """The pictures of a page, taken while the images are scored: no file is opened again.
 
-    Args:
-        count: number of pictures, which share the page's room. background: color below transparent pixels.
-
     Attributes:
+        count: number of pictures, which share the page's room. background: color below transparent pixels.
         uris: of the pictures. references: of the subject, in order; none for pairs.
         entries: each row, its image, and the reference to show beside it.
     """
 
-    def __init__(self, count: int, background: Color = WHITE) -> None:
-        self.uris: dict[RequestImage, str] = {}
-        self.references: list[RequestImage] = []
-        self.entries: list[tuple[dict[str, Any], RequestImage, RequestImage]] = []
-        self._limit = room(count)
-        self._background = background
+    count: int
+    background: Color = WHITE
+    uris: dict[RequestImage, str] = field(default_factory=dict)
+    references: list[RequestImage] = field(default_factory=list)
+    entries: list[tuple[dict[str, Any], RequestImage, RequestImage]] = field(default_factory=list)
 
     @property
     def images(self) -> list[RequestImage]:
@@ -56,11 +54,10 @@ class Album:
     def add_picture(self, image: RequestImage, picture: Image.Image, mask: MaskLike | None, outside: Outside) -> None:
         """Keep an image as the model sees it: painted or cut out where a mask says so. Safe in threads."""
         if mask is not None:
-            background = self._background
-            shown, _ = cut_out(picture, mask, outside, background=background)
+            shown, _ = cut_out(picture, mask, outside, background=self.background)
             if isinstance(shown, Image.Image):
                 picture = shown
-        self.uris[image] = thumbnail(picture, self._limit)
+        self.uris[image] = thumbnail(picture, room(self.count))
 
 
 def read_album(scores: Any) -> Album:
@@ -88,23 +85,18 @@ def read_album(scores: Any) -> Album:
 def score_page(scores: Any, album: Album, *, messages: Sequence[str] = ()) -> str:
     """Make the page of `Scores`, whose module imports this one, with the warnings in `messages`; needs jinja2."""
     entries = sorted(album.entries, key=lambda entry: entry[0]["rank"])
-    pictures = _pictures(album)
+    images = album.images
+    pictures = {}
+    for image, name in zip(images, short([image.name for image in images]), strict=True):
+        pictures[image] = Picture(album.uris.get(image, ""), name, path=image.name)
     range_name = ""
     if scores.real:
         summary = scores.summary
         mean, farthest = four(summary["real_mean"]), four(summary["real_max"])
         range_name = f"real photos of the subject to each other, leave-one-out: mean {mean}, max {farthest}"
-    references = []
-    for image in album.references:
-        distance = scores.real.get(image.name)
-        references.append(replace(pictures[image], value=distance))
-    cards = []
-    for row, image, reference in entries:
-        card = _judged(pictures[image], row, pictures[reference])
-        cards.append(card)
-    left_out = []
-    for name, reason in scores.skipped.items():
-        left_out.append(Picture("", name, lines=[reason]))
+    references = [replace(pictures[image], value=scores.real.get(image.name)) for image in album.references]
+    cards = [_judged(pictures[image], row, pictures[reference]) for row, image, reference in entries]
+    left_out = [Picture("", name, lines=[reason]) for name, reason in scores.skipped.items()]
     groups = [
         Group("References", references, small=True),
         Group("Images, the nearest first", cards),
@@ -120,30 +112,9 @@ def score_page(scores: Any, album: Album, *, messages: Sequence[str] = ()) -> st
             threshold_source=scores.threshold_source,
             plots=[Plot("Distances", _AXIS, cards, range_name, scores.real)],
             groups=[group for group in groups if group.pictures],
-            notes=_notes(scores),
+            notes=[*scores.named_notes, scores.answered_by, _REDUCED],
         )
     )
-
-
-def _pictures(album: Album) -> dict[RequestImage, Picture]:
-    """The picture of each image, with a short name; one that could not be read is empty."""
-    images = album.images
-    names = short([image.name for image in images])
-    pictures = {}
-    for image, name in zip(images, names, strict=True):
-        uri = album.uris.get(image, "")
-        pictures[image] = Picture(uri, name, path=image.name)
-    return pictures
-
-
-def _notes(scores: Any) -> list[str]:
-    """The lines below the images: the published score, if there is one, and what the answers rest on."""
-    notes = [scores.answered_by, "Pictures are reduced; scores are of the files themselves."]
-    if scores.named is not None:
-        number = scores.named["value"]
-        value = "none" if number is None else four(number)
-        notes.insert(0, f"{scores.named['name']}: {value} ({scores.named['note']})")
-    return notes
 
 
 def _judged(picture: Picture, row: dict[str, Any], reference: Picture) -> Picture:
@@ -157,7 +128,7 @@ def _judged(picture: Picture, row: dict[str, Any], reference: Picture) -> Pictur
         return replace(card, verdict="copy", tone="unsure", lines=[agreement])
     answer = row.get("answer", "")
     is_judged = answer in ("pass", "fail")
-    return replace(card, verdict=answer, tone=_TONES[answer], judged=is_judged)
+    return replace(card, verdict=answer, tone=_TONES.get(answer, ""), judged=is_judged)
 
 
 def _summary(scores: Any) -> PageTable:
@@ -166,13 +137,8 @@ def _summary(scores: Any) -> PageTable:
     lines = {"all images": summary}
     if "without_copies" in summary:
         lines["without copies"] = summary["without_copies"]
-    columns = ["", "images", "mean", "std"]
+    columns = {"n": "images", "mean": "mean", "std": "std"}
     if scores.threshold is not None:
-        columns.append(f"pass at {four(scores.threshold)}")
-    rows = []
-    for name, numbers in lines.items():
-        row = [name, numbers["n"], numbers["mean"], numbers["std"]]
-        if scores.threshold is not None:
-            row.append(numbers["passing"])
-        rows.append(row)
-    return PageTable("Summary", columns, rows)
+        columns["passing"] = f"pass at {four(scores.threshold)}"
+    rows = [[name, *[numbers[column] for column in columns]] for name, numbers in lines.items()]
+    return PageTable("Summary", ["", *columns.values()], rows)

@@ -14,7 +14,6 @@ import torch
 from idmetric import Embedding, IDSim, load
 from idmetric.cli.score import main
 from idmetric.metric import embedder
-from idmetric.metric.errors import RequestError
 from idmetric.scoring.pairs import read_pairs
 from tests.conftest import random_model
 from tests.embed_parts import Live, pictures
@@ -136,46 +135,3 @@ def test_unreadable_files_are_skipped_with_a_cache_as_without(run: Runner, folde
     failed = run.all("--cache kept")
     assert failed == run.all()
     assert (failed[0], failed[1]) == (1, "")
-
-
-# The file of pairs
-
-
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        ("first,second\n0000.png,0001.png\n", "'first', 'second'"),
-        ("a,b,ref\n0000.png,0001.png,0002.png\n", "'a' and 'ref'"),
-        ("a,b,mask\n0000.png,0001.png,m.png\n", "'mask'"),
-        ("a,b\n0000.png,0001.png,0002.png\n", "pair 1"),
-        ("a,b\n0000.png,\n", "pair 1"),
-        ("a,b\n", "no pairs"),
-        ("", "no pairs"),
-    ],
-)
-def test_a_file_that_does_not_name_pairs_is_refused(run: Runner, folder: Path, text: str, named: str) -> None:
-    (folder / "pairs.csv").write_text(text)
-    status, out, err = run.all()
-    assert (status, out) == (2, "")
-    assert "pairs.csv" in err
-    assert named in err
-
-
-def test_headers_and_other_columns(folder: Path) -> None:
-    path = folder / "pairs.csv"
-    path.write_text("gen,prompt,ref,model,mask_gen\n0001.png,red,0000.png,x,0002.png\n")
-    [pair] = read_pairs(path).pairs
-    assert [pair.a.name, pair.b.name] == [str(folder / name) for name in ("0000.png", "0001.png")]
-    assert (pair.a.mask, pair.b.mask) == (None, str(folder / "0002.png"))
-    assert pair.extra == {"prompt": "red", "input_model": "x"}
-    path.write_text("0001.png,0000.png\n0002.png,0003.png\n")
-    with pytest.raises(RequestError, match="ref and gen"):
-        read_pairs(path)
-
-
-def test_lines_without_two_images_are_skipped_if_asked(run: Runner, folder: Path) -> None:
-    (folder / "pairs.csv").write_text("a,b\n0000.png,0001.png\n0002.png,\n")
-    status, out, err = run.all("--on-error skip")
-    assert status == 4
-    assert len(json.loads(out)["rows"]) == 1
-    assert "skipped pairs.csv, pair 2" in err

@@ -12,8 +12,7 @@ from PIL import Image
 
 from idmetric.metric.images import SIZE
 from idmetric.scoring.copies import Print, compare, take_print
-from idmetric.scoring.copy_warnings import closest
-from idmetric.scoring.references import distinct, leave_one_out, originals
+from idmetric.scoring.references import closest, distinct, leave_one_out, originals
 
 
 def print_of(image: Image.Image) -> Print:

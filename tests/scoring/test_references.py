@@ -17,7 +17,7 @@ from idmetric.matching.subjects import embedded_subject
 from idmetric.matching.thresholds import own_limit
 from idmetric.metric.errors import RequestError
 from idmetric.metric.images import ImageReadError
-from idmetric.scoring.copy_warnings import CopyWarning
+from idmetric.scoring.references import CopyWarning
 from tests.matching.scenes import ANN, STRANGER, panel, references
 
 

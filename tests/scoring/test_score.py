@@ -18,8 +18,7 @@ import idmetric
 from idmetric import IDSim, ImageReadError, score, score_pairs
 from idmetric.metric.errors import RequestError
 from idmetric.scoring.calibration import Calibration, CalibrationError, Isotonic
-from idmetric.scoring.copy_warnings import CopyWarning, GrayWarning
-from idmetric.scoring.references import leave_one_out
+from idmetric.scoring.references import CopyWarning, GrayWarning, leave_one_out
 from idmetric.scoring.scores import Scores
 
 

@@ -24,8 +24,7 @@ from idmetric.evaluate.protocols.generator.images import Copies, Images, MethodS
 from idmetric.evaluate.protocols.generator.pattern import FIELD, REFERENCE, TRAINING
 from idmetric.metric.ties import comparable
 from idmetric.scoring.copies import THRESHOLD, take_print
-from idmetric.scoring.copy_warnings import closest, is_gray
-from idmetric.scoring.references import distinct
+from idmetric.scoring.references import closest, distinct, is_gray
 from idmetric.store import key_of
 
 if TYPE_CHECKING:
