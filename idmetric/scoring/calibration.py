@@ -145,19 +145,18 @@ class Calibration:
         """
         if not 0 < rate < 1:
             raise ValueError(f"a false-accept rate is a share of pairs, such as 0.05, got {rate:g}")
-        distances = {}
+        limits = []
         for threshold in self.thresholds:
             listed_rate = round(float(threshold["false_accept_rate"]), 9)
-            distances[listed_rate] = threshold["distance"]
-        listed = [listed_rate for listed_rate in distances if listed_rate <= round(rate, 9)]
-        if not listed:
+            if listed_rate <= round(rate, 9):
+                source = f"{self.source}, {100 * listed_rate:g} % of pairs"
+                limits.append(Limit(threshold["distance"], source, listed_rate))
+        if not limits:
             raise CalibrationError(
                 f"the calibration lists no threshold at a false-accept rate of {rate:g} or less: make one, "
                 f"idmetric eval calibrate --rates {rate:g}"
             )
-        nearest = max(listed)
-        source = f"{self.source}, {100 * nearest:g} % of pairs"
-        return Limit(distances[nearest], source, nearest)
+        return max(limits, key=lambda limit: limit.rate or 0)
 
     def misfit(self, metric: Embedder, distance: str, outside: str | None) -> str:
         """Why it does not hold for a model, distance and way of masking, with the fix; "" if it does."""
@@ -194,10 +193,7 @@ class Calibration:
             raise CalibrationError(f"{str(path)!r} is not a calibration: `idmetric eval calibrate` writes them")
         try:
             curve = record["curve"]
-            knots = {}
-            for name, numbers in curve.items():
-                knots[name] = tuple(numbers)
-            record["curve"] = Isotonic(**knots)
+            record["curve"] = Isotonic(tuple(curve["scores"]), tuple(curve["probabilities"]))
             record["thresholds"] = tuple(record["thresholds"])
             return cls(**record, source=Path(path).name)
         except (KeyError, TypeError, ValueError, AttributeError) as error:

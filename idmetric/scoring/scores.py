@@ -207,15 +207,11 @@ class Scores(Records):
         }
         if self.threshold is not None:
             passing = count - len(self.beyond(self.threshold))
-            summary["threshold"] = self.threshold
-            summary["threshold_source"] = self.threshold_source
-            summary["passing"] = passing
-            summary["share_passing"] = passing / count if count else None
+            summary |= {"threshold": self.threshold, "threshold_source": self.threshold_source}
+            summary |= {"passing": passing, "share_passing": passing / count if count else None}
         if self.real:
             real = self.real.values()
-            summary["real_mean"] = statistics.fmean(real)
-            summary["real_min"] = min(real)
-            summary["real_max"] = max(real)
+            summary |= {"real_mean": statistics.fmean(real), "real_min": min(real), "real_max": max(real)}
         if self.named is not None:
             summary["named"] = self.named
         new_rows = [row for row in self.rows if not row.get("copy")]
@@ -252,8 +248,7 @@ class Scores(Records):
             "references_left_out": list(self.left_out),
             "summary": self.summary,
         }
-        rounded_values: dict[str, Any] = rounded(values)
-        return rounded_values
+        return dict(rounded(values))
 
     def to_json(self) -> str:
         """`to_dict` as text."""
@@ -289,14 +284,12 @@ class Scores(Records):
             lines.append(f"reference: {self.rows[0]['reference']}")
         summary = self.summary
         if self.real:
-            low, high = four(summary["real_min"]), four(summary["real_max"])
-            mean = four(summary["real_mean"])
+            low, high, mean = (four(summary[name]) for name in ("real_min", "real_max", "real_mean"))
             lines.append(f"real photos to each other: {low} to {high}, mean {mean}, over {len(self.real)} references")
         if self.left_out:
             lines.append(f"left out, as references: {', '.join(first_few(self.left_out, 5))}")
         lines.append(self.answered_by)
-        facts = [f"{name}={value}" for name, value in self.signature.items()]
-        lines.append("  ".join(facts))
+        lines.append("  ".join(f"{name}={value}" for name, value in self.signature.items()))
         lines.append(f"summary: {_numbers(summary)}")
         if "without_copies" in summary:
             lines.append(f"without copies: {_numbers(summary['without_copies'])}")
