@@ -49,8 +49,8 @@ class RequestImage:
 
 
 @dataclass(frozen=True)
-class Group:
-    """Images to compare with the same references; a pair is a group of two images.
+class ToCompare:
+    """Images to compare with the same references; for a pair, one with one.
 
     Attributes:
         references: those to read; none for an `Embedding`.
@@ -72,14 +72,14 @@ class ScoreRequest:
     """What is compared with what.
 
     Attributes:
-        groups: one of all images, or one for each pair.
+        comparisons: one of all images, or one for each pair.
         references: of the subject; none for pairs.
         left_out: names of references among the images, which are not scored.
         embedding: of the references, if it was made before; they are not read then.
         skipped: lines of a file of pairs without two images, with the reason.
     """
 
-    groups: list[Group]
+    comparisons: list[ToCompare]
     references: list[RequestImage] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     embedding: Embedding | None = None
@@ -89,17 +89,17 @@ class ScoreRequest:
     def read(self) -> list[RequestImage]:
         """The images to read, each once, in the order of their first use."""
         images: dict[RequestImage, None] = {}
-        for group in self.groups:
-            images |= dict.fromkeys(group.read)
+        for comparison in self.comparisons:
+            images |= dict.fromkeys(comparison.read)
         return list(images)
 
-    def batches(self, size: int) -> list[Group]:
-        """The groups in parts of at most so many images."""
+    def batches(self, size: int) -> list[ToCompare]:
+        """The comparisons in parts of at most so many images."""
         parts = []
-        for group in self.groups:
-            for start in range(0, len(group.images), size):
-                images = group.images[start : start + size]
-                parts.append(replace(group, images=images))
+        for comparison in self.comparisons:
+            for start in range(0, len(comparison.images), size):
+                images = comparison.images[start : start + size]
+                parts.append(replace(comparison, images=images))
         return parts
 
 
@@ -136,8 +136,8 @@ def request_of(references: Any, images: Any, include_references: bool = False) -
         candidates = [image for image in candidates if image.name not in left_out]
     if not candidates:
         raise RequestError("all images are references: name others, or score them too (include_references=True)")
-    group = Group([] if embedding is not None else reference_images, candidates)
-    return ScoreRequest([group], reference_images, left_out, embedding)
+    comparison = ToCompare([] if embedding is not None else reference_images, candidates)
+    return ScoreRequest([comparison], reference_images, left_out, embedding)
 
 
 def _saved(references: Any) -> Embedding | None:
@@ -321,7 +321,9 @@ def _columns(header: Sequence[str]) -> list[str]:
     return list(columns)
 
 
-def _pair(names: Sequence[str], cells: Sequence[Any], folder: Path, number: int, in_memory: dict[int, str]) -> Group:
+def _pair(
+    names: Sequence[str], cells: Sequence[Any], folder: Path, number: int, in_memory: dict[int, str]
+) -> ToCompare:
     """The pair in these cells; TypeError for other objects."""
     cells = list(cells)
     if len(cells) > len(names):
@@ -349,7 +351,7 @@ def _pair(names: Sequence[str], cells: Sequence[Any], folder: Path, number: int,
         extra[name] = "" if _is_empty(value) else str(value)
     image_a = RequestImage(name_a, a, mask_a, mask_name_a)
     image_b = RequestImage(name_b, b, mask_b, mask_name_b)
-    return Group([image_a], [image_b], extra)
+    return ToCompare([image_a], [image_b], extra)
 
 
 def _is_empty(cell: Any) -> bool:

@@ -289,7 +289,7 @@ def _taken(settings: ScoreSettings, album: Album | None, item: Item, picture: Im
     return {"print": take_print(small_picture(picture))}
 
 
-# Comparisons
+# Comparing
 
 
 @dataclass(frozen=True)
@@ -349,7 +349,7 @@ def _compared(
             break
         candidates = _usable(batch.images, results, images, skipped)
         if references is not None and candidates:
-            for result in _comparisons(metric, settings, references, candidates):
+            for result in _results(metric, settings, references, candidates):
                 result.row |= batch.extra
                 compared.append(result)
             if references.are_in_color:
@@ -413,7 +413,7 @@ def _reference_set(
     return references, real_distances(between, references.names, prints, settings.aggregate)
 
 
-def _comparisons(
+def _results(
     metric: Embedder, settings: ScoreSettings, references: ReferenceSet, images: Sequence[Seen]
 ) -> list[Compared]:
     """Compare images with references, not by the metric, which would check each time that it has not changed."""

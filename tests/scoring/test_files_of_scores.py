@@ -100,7 +100,7 @@ def lines(run: Run, folder: Path, text: str, *argv: str) -> list[dict[str, str]]
 def test_mask_columns_have_the_names_of_image_columns(tmp_path: Path, header: str) -> None:
     separator = next(separator for separator in ",;\t" if separator in header)
     (tmp_path / "p.csv").write_text(f"{header}\n{separator.join(['x.png', 'y.png', 'mx.png', 'my.png'])}\n")
-    [pair] = read_pairs(tmp_path / "p.csv").groups
+    [pair] = read_pairs(tmp_path / "p.csv").comparisons
     a, b = pair.read
     assert [Path(file).name for file in (a.image, a.mask, b.image, b.mask)] == ["x.png", "mx.png", "y.png", "my.png"]
     assert pair.extra == {}
@@ -164,7 +164,7 @@ def test_pairs_keep_their_order_and_their_other_columns(run: Run, folder: Path) 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
 def test_tables_of_spreadsheets_are_read(tmp_path: Path, encoding: str) -> None:
     (tmp_path / "p.csv").write_bytes('ref\tgen\r\n"café 1.png"\t b.png\r\n\t\r\n'.encode(encoding))
-    [pair] = read_pairs(tmp_path / "p.csv").groups
+    [pair] = read_pairs(tmp_path / "p.csv").comparisons
     assert [Path(image.name).name for image in pair.read] == ["café 1.png", "b.png"]
 
 

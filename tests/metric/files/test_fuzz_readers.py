@@ -146,7 +146,7 @@ READERS: dict[str, tuple[Callable[[Random, Path], Any], Callable[[Any], object],
     "manifest JSON lines": (manifest("jsonl"), use_manifest, ManifestError, 16),
     "manifest Parquet": (manifest("parquet"), use_manifest, ManifestError, 16),
     "weights": (weights, lambda path: load(path, device="cpu"), CheckpointError, 20),
-    "pairs CSV": (pairs, lambda path: read_pairs(path).groups, RequestError, 12),
+    "pairs CSV": (pairs, lambda path: read_pairs(path).comparisons, RequestError, 12),
 }
 
 
