@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from PIL import Image
 
@@ -46,7 +46,7 @@ from idmetric.scoring.references import (
 )
 from idmetric.scoring.scores import NO_CALIBRATION, Record, Scores, named_score
 from idmetric.store import cache_folder
-from idmetric.stream import Item, Look, Seen, embedded, open_store, problem_of
+from idmetric.stream import Item, Look, OnError, Seen, embedded, open_store, problem_of
 
 if TYPE_CHECKING:
     from idmetric.metric.embedder import Embedder
@@ -65,7 +65,7 @@ class ScoreSettings:
     mask_dir: StrPath | None = None
     mask_id: MaskId | None = None
     outside: Outside = "black"
-    on_error: Literal["fail", "skip"] = "fail"
+    on_error: OnError = "fail"
     cache: StrPath | None = None
     calibration: StrPath | Calibration | None = None
     copies: bool = True
@@ -74,12 +74,10 @@ class ScoreSettings:
     workers: int | None = None
 
     def __post_init__(self) -> None:
-        if self.aggregate not in ("best", "mean"):
-            raise RequestError(f"unknown aggregate {self.aggregate!r}: choose best, mean")
-        if self.outside not in get_args(Outside):
-            raise RequestError(f"unknown outside {self.outside!r}: choose {', '.join(get_args(Outside))}")
-        if self.on_error not in ("fail", "skip"):
-            raise RequestError(f"unknown on_error {self.on_error!r}: choose fail, skip")
+        for name, kind in (("aggregate", Aggregate), ("outside", Outside), ("on_error", OnError)):
+            value, choices = getattr(self, name), get_args(kind)
+            if value not in choices:
+                raise RequestError(f"unknown {name} {value!r}: choose {', '.join(choices)}")
         if self.threshold is not None and math.isnan(self.threshold):
             raise RequestError("threshold must be a number")
         if self.batch_size < 1:
@@ -97,7 +95,7 @@ def score(
     mask_dir: StrPath | None = None,
     mask_id: MaskId | None = None,
     outside: Outside = "black",
-    on_error: Literal["fail", "skip"] = "fail",
+    on_error: OnError = "fail",
     cache: StrPath | None = None,
     calibration: StrPath | Calibration | None = None,
     copies: bool = True,
