@@ -6,7 +6,6 @@ import copy
 import importlib
 import pickle
 import pkgutil
-from pathlib import Path
 from typing import Any
 
 import idmetric
@@ -18,7 +17,6 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "ImageReadError": ("a.png", "it holds 2 values"),
     "NonFiniteError": ("a.png is NaN", [1]),
     "RequestError": ("no image", "a/*.png"),
-    "ShardError": (Path("a/pairs-1.safetensors"), "cannot be read"),
 }
 SYSTEM = {"OutputError": (28, "cannot write 'a'", "a")}
 

@@ -118,7 +118,8 @@ def without(table: pd.DataFrame, rows: Collection[int]) -> pd.DataFrame:
     A row depends on the other rows of its group (a triplet needs its positive) and on its parent (a distractor needs
     its positive). A group name that occurs in two splits names two groups.
     """
-    names, parents = table["id"], table["parent"]
+    names = table["id"]
+    parents = table["parent"]
     groups = table["split"].fillna("") + "\0" + table["group"]  # missing without a group
     is_lost = table.index.isin(rows)
     count = -1

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -105,15 +105,19 @@ def embed(
     all_keys: dict[str, dict[int, str]] = {}
     stores: dict[str, Store] = {}
     for number, (name, model) in enumerate(models.items()):
-        kept = open_store(folder, model, patches=patches, is_needed=True)
+        model_store = open_store(folder, model, patches=patches, is_needed=True)
         if temporary is not None:
-            kept.counts = Counter()  # nobody asks what it held before
+            model_store.counts = Counter()  # nobody asks what it held before
+        usable_items = [item for item in items if item.source[0] not in problems]
+        also = None
+        if wants and number == 0:
+            also = partial(take_all, wants)
         stream = embedded(
-            [item for item in items if item.source[0] not in problems],
+            usable_items,
             model,
             look,
-            store=kept,
-            also=partial(take_all, wants) if wants and not number else None,
+            store=model_store,
+            also=also,
             patches=patches,
             batch_size=batch_size,
             workers=workers,
@@ -128,15 +132,16 @@ def embed(
                     keys |= dict.fromkeys(result.item.source, result.key)
                 if progress is not None:
                     progress(number * len(items) + done, len(models) * len(items))
-        all_keys[name], stores[name] = keys, kept
+        all_keys[name] = keys
+        stores[name] = model_store
 
     problems = dict(sorted(problems.items()))
     if problems and not skip:
         raise unusable(table, problems)
     stored = {}
-    for name, kept in stores.items():
+    for name, model_store in stores.items():
         usable_keys = {row: key for row, key in all_keys[name].items() if row not in problems}
-        stored[name] = Stored(kept, usable_keys, problems, temporary)
+        stored[name] = Stored(model_store, usable_keys, problems, temporary)
     return stored
 
 
@@ -180,7 +185,9 @@ def items_of(
 ) -> tuple[list[Item], dict[int, str]]:
     """Each different image, mask and text, with its rows as `Item.source`; and row -> reason of unusable rows."""
     check_masks(look, table)
-    chosen = range(len(table)) if rows is None else sorted({int(row) for row in rows})
+    chosen: Iterable[int] = range(len(table))
+    if rows is not None:
+        chosen = sorted({int(row) for row in rows})
     items: dict[tuple[str | None, str | None, str | None], Item] = {}
     problems: dict[int, str] = {}
     is_file = cache(os.path.isfile)
@@ -194,6 +201,6 @@ def items_of(
         elif image is None and not (all_read_words and text):
             problems[row] = "a text without an image, which needs models that read text"
         else:
-            item = items.setdefault((image, mask, text), Item(image or "a text", image, mask, text, source=[]))
-            item.source.append(row)
+            item = Item(image or "a text", image, mask, text, source=[])
+            items.setdefault((image, mask, text), item).source.append(row)
     return list(items.values()), problems

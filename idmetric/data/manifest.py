@@ -209,11 +209,12 @@ def _write_lines(table: pd.DataFrame, file: Path) -> None:
     with open(file, "w", encoding="utf-8") as lines:
         for number, values in enumerate(table.itertuples(index=False, name=None)):
             cells = zip(table.columns, values, is_given[number], strict=True)
-            row = {column: value for column, value, given in cells if given}
+            row = {column: value for column, value, has_value in cells if has_value}
             if "parameters" in row:
                 row["parameters"] = json.loads(row["parameters"])
             try:
-                lines.write(json.dumps(row, ensure_ascii=False, allow_nan=False, default=plain) + "\n")
+                line = json.dumps(row, ensure_ascii=False, allow_nan=False, default=_plain)
+                lines.write(line + "\n")
             except (TypeError, ValueError) as error:
                 raise ValueError(f"row {number + 1}: {error}") from error
 
@@ -370,9 +371,11 @@ def _faults(table: pd.DataFrame) -> Iterator[tuple[int, str, str]]:
 
     # rules for several columns
     is_text = table["text"].notna() & table["slot"].isin(TEXT_SLOTS)
-    for row in np.flatnonzero(table["path"].isna() & ~is_text).tolist():
+    lacks_image = table["path"].isna() & ~is_text
+    for row in np.flatnonzero(lacks_image).tolist():
         yield row, "path", "no image: it is empty"
-    for row in np.flatnonzero(table["group"].isna() != table["slot"].isna()).tolist():
+    is_half = table["group"].isna() != table["slot"].isna()
+    for row in np.flatnonzero(is_half).tolist():
         yield row, "slot", "group and slot go together; one of them is empty"
 
     rows: dict[str, int] = {}
@@ -423,13 +426,13 @@ def _number(value: Any) -> float:
 def _json_text(value: Any) -> str:
     if isinstance(value, str):
         return value
-    return json.dumps(value, ensure_ascii=False, sort_keys=True, allow_nan=False, default=plain)
+    return json.dumps(value, ensure_ascii=False, sort_keys=True, allow_nan=False, default=_plain)
 
 
 _WRITTEN_AS_TEXT = (os.PathLike, datetime.date, datetime.time, datetime.timedelta, decimal.Decimal)
 
 
-def plain(value: Any) -> Any:
+def _plain(value: Any) -> Any:
     """The JSON value for a NumPy value, path, date or number, for `json.dumps(default=...)`."""
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()

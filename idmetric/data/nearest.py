@@ -26,9 +26,11 @@ _NOISE = 1e-5  # of a similarity in float32, at most
 
 def unit(vectors: NDArray[np.floating], rows: Ints | None = None) -> Single:
     """Scale vectors (N, D), or some rows of them, to length 1; ValueError names one that is zero or not finite."""
-    rows = np.arange(len(vectors)) if rows is None else rows
+    if rows is None:
+        rows = np.arange(len(vectors))
     chosen = vectors[rows]
-    norm = np.sqrt(np.einsum("nd,nd->n", chosen, chosen, dtype=np.float64))
+    square = np.einsum("nd,nd->n", chosen, chosen, dtype=np.float64)
+    norm = np.sqrt(square)
     has_direction = np.isfinite(norm) & (norm > 0)
     if not has_direction.all():
         row = rows[has_direction.argmin()]
@@ -41,13 +43,15 @@ def unit(vectors: NDArray[np.floating], rows: Ints | None = None) -> Single:
 
 def distances(queries: Single, vectors: Single) -> Double:
     """1 - cos of unit vectors (N, D) or (D,) and (N, D), row by row, in float64: 0 for equal ones."""
-    result: Double = np.square(queries.astype(np.float64) - vectors).sum(1) / 2
+    difference = queries.astype(np.float64) - vectors
+    result: Double = np.square(difference).sum(1) / 2
     return result
 
 
 def cosines(queries: Single, vectors: Single) -> Double:
     """Cosines of unit vectors (N, D) and (N, D), row by row, in float64."""
-    result: Double = (queries.astype(np.float64) * vectors).sum(1)
+    products = queries.astype(np.float64) * vectors
+    result: Double = products.sum(1)
     return result
 
 
@@ -67,7 +71,9 @@ def nearest(queries: NDArray[np.floating], vectors: Single, k: int) -> tuple[Int
     def nearness(queries: Single, vectors: Single) -> Double:
         return -distances(queries, vectors)
 
-    rows, score = _search(unit(queries), vectors, min(k, len(vectors)), nearness)
+    units = unit(queries)
+    k = min(k, len(vectors))
+    rows, score = _search(units, vectors, k, nearness)
     return rows, -score
 
 
@@ -96,22 +102,26 @@ def nearest_other(
         ValueError: if k is below 1, or a vector is zero or not finite; the message names the first one.
     """
     all_rows = np.arange(len(vectors))
-    anchor_rows = all_rows if anchors is None else anchors
-    pool_rows = all_rows if pool is None else np.unique(pool)
-    queries = unit(vectors, anchor_rows)
-    candidates = unit(vectors, pool_rows)
-    anchor_groups = groups[anchor_rows, None]
-    pool_groups = groups[pool_rows]
+    if anchors is None:
+        anchors = all_rows
+    if pool is None:
+        pool = all_rows
+    pool = np.unique(pool)
+    queries = unit(vectors, anchors)
+    candidates = unit(vectors, pool)
+    anchor_groups = groups[anchors, None]
+    pool_groups = groups[pool]
 
     def excluded(block: slice, similarity: Single) -> NDArray[np.bool_]:
         is_excluded: NDArray[np.bool_] = anchor_groups[block] == pool_groups
         if ceiling is not None:
-            is_excluded |= _reaches(ceiling, similarity, queries[block], candidates)
+            reaches = _reaches(ceiling, similarity, queries[block], candidates)
+            is_excluded |= reaches
         return is_excluded
 
     rows, similarity = _search(queries, candidates, k, cosines, excluded)
-    is_missing = rows < 0
-    rows[~is_missing] = pool_rows[rows[~is_missing]]
+    is_row = rows >= 0
+    rows[is_row] = pool[rows[is_row]]
     return rows, similarity
 
 
@@ -130,8 +140,9 @@ def _search(
     """
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}")
-    rows = np.full((len(queries), k), -1)
-    scores = np.full((len(queries), k), np.nan)
+    shape = len(queries), k
+    rows = np.full(shape, -1)
+    scores = np.full(shape, np.nan)
     if not len(vectors):
         return rows, scores
     step = max(1, _CELLS // len(vectors))
@@ -139,14 +150,20 @@ def _search(
         block = slice(start, start + step)
         similarity = queries[block] @ vectors.T
         if excluded is not None:
-            similarity[excluded(block, similarity)] = -np.inf
+            is_excluded = excluded(block, similarity)
+            similarity[is_excluded] = -np.inf
 
         query, row = _shortlist(similarity, k)
         score = _measured(measure, queries[block], vectors, query, row)
-        order = np.lexsort((row, -comparable(score), query))
-        query, row, score = query[order], row[order], score[order]
+        badness = -comparable(score)
+        order = np.lexsort((row, badness, query))
+        query = query[order]
+        row = row[order]
+        score = score[order]
 
-        rank = np.arange(len(query)) - np.searchsorted(query, query)
+        # pairs are in order of queries, so the first one of a query is where its number begins
+        begin = np.searchsorted(query, query)
+        rank = np.arange(len(query)) - begin
         is_near = rank < k
         target = start + query[is_near], rank[is_near]
         rows[target] = row[is_near]
@@ -157,9 +174,11 @@ def _search(
 def _shortlist(similarity: Single, k: int) -> tuple[Ints, Ints]:
     """Return the queries and rows that may be among the k best of a query, whatever float32 has lost."""
     count = similarity.shape[1]
-    best = torch.from_numpy(similarity).topk(min(k, count), 1, sorted=False).values
+    tensor = torch.from_numpy(similarity)
+    best = tensor.topk(min(k, count), 1, sorted=False).values
     least = best.amin(1, keepdim=True).numpy() - _NOISE
-    least = np.maximum(least, np.finfo(np.float32).min)  # -inf of a query with fewer than k rows
+    lowest = np.finfo(np.float32).min
+    least = np.maximum(least, lowest)  # -inf of a query with fewer than k rows
     cells = np.flatnonzero(similarity >= least)
     query, row = np.divmod(cells, count)
     return query, row
@@ -168,10 +187,12 @@ def _shortlist(similarity: Single, k: int) -> tuple[Ints, Ints]:
 def _reaches(ceiling: float, similarity: Single, queries: Single, vectors: Single) -> NDArray[np.bool_]:
     """True (Q, N) where the cosine is at least the ceiling, in six decimals."""
     reaches: NDArray[np.bool_] = similarity > ceiling + _NOISE
-    is_open = ~reaches & (similarity > ceiling - _NOISE)  # on either side of it, maybe
+    may_reach = similarity > ceiling - _NOISE
+    is_open = may_reach & ~reaches  # on either side of it, maybe
     query, row = np.nonzero(is_open)
     cosine = _measured(cosines, queries, vectors, query, row)
-    reaches[query, row] = comparable(cosine) >= comparable(ceiling)
+    is_enough = comparable(cosine) >= comparable(ceiling)
+    reaches[query, row] = is_enough
     return reaches
 
 
@@ -180,5 +201,7 @@ def _measured(measure: Measure, queries: Single, vectors: Single, query: Ints, r
     score = np.empty(len(row))
     for start in range(0, len(row), _MEASURED):
         pairs = slice(start, start + _MEASURED)
-        score[pairs] = measure(queries[query[pairs]], vectors[row[pairs]])
+        pair_queries = queries[query[pairs]]
+        pair_vectors = vectors[row[pairs]]
+        score[pairs] = measure(pair_queries, pair_vectors)
     return score

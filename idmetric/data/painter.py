@@ -21,25 +21,34 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+Rgb = tuple[int, ...]
+
+
 @dataclass(frozen=True)
 class Badge:
     """The look of an identity: its shapes, and their colors in red, green, blue."""
 
     corners: int
     emblem_corners: int
-    body: tuple[int, ...]
-    emblem: tuple[int, ...]
+    body: Rgb
+    emblem: Rgb
 
     def edited(self, strength: float, rng: np.random.Generator) -> Badge:
         """Another badge at strength 1; less: the same shapes, with colors moved by this share to those of the other."""
-        other = random_badge(rng)
+        goal = random_badge(rng)
         if strength == 1:
-            return other
-        colors = np.array([self.body, self.emblem])
-        goals = np.array([other.body, other.emblem])
-        moved = colors + strength * (goals - colors)
-        body, emblem = moved.astype(int).tolist()
-        return replace(self, body=tuple(body), emblem=tuple(emblem))
+            return goal
+        body = _moved(self.body, goal.body, strength)
+        emblem = _moved(self.emblem, goal.emblem, strength)
+        return replace(self, body=body, emblem=emblem)
+
+
+def _moved(color: Rgb, goal: Rgb, strength: float) -> Rgb:
+    """A color moved towards another one."""
+    start = np.array(color)
+    end = np.array(goal)
+    moved = start + strength * (end - start)
+    return tuple(moved.astype(int).tolist())
 
 
 @dataclass(frozen=True)
@@ -91,42 +100,58 @@ class Painter:
 
         def add(name: str, look: Badge, context: Context, role: str, identity: str = "", **cells: Any) -> None:
             picture, mask, emblem_mask = draw(look, context, self.size)
-            images = {"path": (f"{key}/{name}.png", picture), "mask": (f"{key}/{name}-mask.png", mask)}
+            row_id = f"{key}/{name}"
+            cells["path"] = f"{row_id}.png"
+            picture.save(folder / cells["path"])
+            cells["mask"] = f"{row_id}-mask.png"
+            mask.save(folder / cells["mask"])
             if role == "part-edit":
-                images["part_mask"] = (f"{key}/{name}-part-mask.png", emblem_mask)
+                cells["part_mask"] = f"{row_id}-part-mask.png"
+                emblem_mask.save(folder / cells["part_mask"])
                 part = np.asarray(emblem_mask).sum()
-                cells["oracle"] = 1 - float(part / np.asarray(mask).sum())
-            for column, (path, image) in images.items():
-                image.save(folder / path)
-                cells[column] = path
-            cells |= {"id": f"{key}/{name}", "identity": key + identity, "role": role, "category": "badge"}
-            cells |= {"dataset": f"painted-{self.seed}", "seed": self.seed, "background": str(context.background)}
-            rows.append(cells | {"engine": __name__})
+                whole = np.asarray(mask).sum()
+                cells["oracle"] = 1 - float(part / whole)
+            facts = {
+                "id": row_id,
+                "identity": key + identity,
+                "role": role,
+                "category": "badge",
+                "dataset": f"painted-{self.seed}",
+                "seed": self.seed,
+                "background": str(context.background),
+                "engine": __name__,
+            }
+            rows.append(cells | facts)
 
         for view in range(self.views):
-            name, parent = f"view-{view}", f"{key}/view-{view}"
-            context = random_context(self._rng(number, name))
+            name = f"view-{view}"
+            parent = f"{key}/{name}"
+            rng = self._rng(number, name)
+            context = random_context(rng)
             add(name, badge, context, "real")
 
             about = {"parent": parent, "parameters": {"strength": self.strength}}
             if self.distractors:
-                near = f"near-{self.strength:.2f}"  # one for all views
+                distractor = f"near-{self.strength:.2f}"  # one for all views
                 look = badge.edited(self.strength, self._rng(number, "near"))
-                add(f"{name}-{near}", look, context, "distractor", f"~{near}", **about)
+                add(f"{name}-{distractor}", look, context, "distractor", f"~{distractor}", **about)
             if self.edits:
                 edit = f"{name}-edit-{self.strength:.2f}"
                 look = badge.edited(self.strength, self._rng(number, edit))
                 add(edit, look, context, "identity-edit", f"~{edit}", **about)
             if self.parts and view < 2:
-                look = replace(badge, emblem=random_badge(self._rng(number, "part")).emblem)
+                rng = self._rng(number, "part")
+                look = replace(badge, emblem=random_badge(rng).emblem)
                 add(f"{name}-part", look, context, "part-edit", "~part", parent=parent)
             if self.contexts:
-                context = random_context(self._rng(number, f"{name}-context"))
+                rng = self._rng(number, f"{name}-context")
+                context = random_context(rng)
                 add(f"{name}-context", badge, context, "context-edit", parent=parent)
         return rows
 
     def _rng(self, number: int, purpose: str) -> np.random.Generator:
-        return np.random.default_rng((self.seed, number, zlib.crc32(purpose.encode())))
+        purpose_number = zlib.crc32(purpose.encode())
+        return np.random.default_rng((self.seed, number, purpose_number))
 
 
 def random_badge(rng: np.random.Generator) -> Badge:
@@ -138,24 +163,31 @@ def random_badge(rng: np.random.Generator) -> Badge:
 
 def random_context(rng: np.random.Generator) -> Context:
     """Draw the context of a view."""
-    x, y, radius, rotation = rng.uniform((0.4, 0.4, 0.25, -30), (0.6, 0.6, 0.4, 30)).tolist()
-    return Context(x, y, radius, rotation, int(rng.integers(1 << 31)))
+    lowest = (0.4, 0.4, 0.25, -30)
+    highest = (0.6, 0.6, 0.4, 30)
+    x, y, radius, rotation = rng.uniform(lowest, highest).tolist()
+    background = int(rng.integers(1 << 31))
+    return Context(x, y, radius, rotation, background)
 
 
 def draw(badge: Badge, context: Context, size: int) -> tuple[Image.Image, Image.Image, Image.Image]:
     """Draw a picture (RGB), the mask of the badge and the mask of its emblem (both of mode "1")."""
     center = (context.x * size, context.y * size)
     radius = context.radius * size
-    mask = Image.new("1", (size, size))
     outline = (*center, radius)
-    ImageDraw.Draw(mask).regular_polygon(outline, badge.corners, context.rotation, fill=1)
+    mask = Image.new("1", (size, size))
+    drawing = ImageDraw.Draw(mask)
+    drawing.regular_polygon(outline, badge.corners, context.rotation, fill=1)
+
+    emblem_outline = (*center, radius * 0.4)
     emblem_mask = Image.new("1", (size, size))
-    inner = (*center, radius * 0.4)
-    ImageDraw.Draw(emblem_mask).regular_polygon(inner, badge.emblem_corners, context.rotation, fill=1)
+    drawing = ImageDraw.Draw(emblem_mask)
+    drawing.regular_polygon(emblem_outline, badge.emblem_corners, context.rotation, fill=1)
 
     rng = np.random.default_rng(context.background)
     tiles = rng.integers(0, 256, (4, 4, 3)).astype(np.uint8)
-    picture = Image.fromarray(tiles).resize((size, size), Image.Resampling.BICUBIC)
+    picture = Image.fromarray(tiles)
+    picture = picture.resize((size, size), Image.Resampling.BICUBIC)
     picture.paste(badge.body, mask=mask)
     picture.paste(badge.emblem, mask=emblem_mask)
     return picture, mask, emblem_mask

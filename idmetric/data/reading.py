@@ -20,7 +20,9 @@ def read_data(path: Path) -> DataFrame:
     """
     from idmetric.data.manifest import merge, with_columns
 
-    sources = [path] if path.exists() else [Path(source) for source in matches(os.fspath(path))]
+    sources = [path]
+    if not path.exists():
+        sources = [Path(source) for source in matches(os.fspath(path))]
     if not sources:
         raise RequestError(f"{path}: no such file or folder")
     if len(sources) > 1:

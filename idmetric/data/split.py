@@ -47,7 +47,8 @@ _SUFFIX = re.compile("[ _-]*(set|split|data|images|photos)$")  # training set, q
 def split_word(name: str) -> str | None:
     """The split that a word names in any case, a key of `WORDS`: "val" for Validation; None for other words."""
     word = name.strip().casefold()
-    return _SPLIT_OF.get(word) or _SPLIT_OF.get(_SUFFIX.sub("", word))
+    stem = _SUFFIX.sub("", word)
+    return _SPLIT_OF.get(word) or _SPLIT_OF.get(stem)
 
 
 def split_name(name: str) -> str:
@@ -63,29 +64,38 @@ def image_keys(table: pd.DataFrame) -> list[str]:
 
     Files are not opened, so copies of a file and links to it have other keys.
     """
-    return [path or f"\0text of row {row}" for row, path in enumerate(table["path"])]
+    keys = []
+    for row, path in enumerate(table["path"]):
+        keys.append(path or f"\0text of row {row}")
+    return keys
 
 
 def parent_rows(table: pd.DataFrame) -> Rows:
     """Row number (N,) of each row's parent; -1 if it has no parent or the parent is not in this table."""
     row_of = {name: row for row, name in enumerate(table["id"])}
-    return np.array([row_of.get(parent, -1) for parent in table["parent"]], dtype=np.int64)
+    parents = [row_of.get(name, -1) for name in table["parent"]]
+    return np.array(parents, dtype=np.int64)
 
 
 def followers(table: pd.DataFrame) -> Flags:
     """True (N,) for rows made from an image of another identity (identity-edits, distractors), which follow it."""
     parent = parent_rows(table)
     identity = table["identity"].to_numpy()
-    return np.asarray((parent >= 0) & (identity != identity[parent]), dtype=bool)
+    has_parent = parent >= 0
+    is_another = identity != identity[parent]
+    return np.asarray(has_parent & is_another, dtype=bool)
 
 
 def without_orphans(table: pd.DataFrame, keep: Flags) -> Flags:
     """`keep` (N,) without the followers of rows that are not kept."""
-    parent, follows = parent_rows(table), followers(table)
+    parent = parent_rows(table)
+    follows = followers(table)
     kept_rows = keep.copy()
-    while (orphaned := kept_rows & follows & ~kept_rows[parent]).any():  # a parent may be a follower too
+    while True:  # a parent may be a follower too
+        orphaned = kept_rows & follows & ~kept_rows[parent]
+        if not orphaned.any():
+            return kept_rows
         kept_rows &= ~orphaned
-    return kept_rows
 
 
 def blocks(table: pd.DataFrame, groups: bool = True) -> Rows:
@@ -104,13 +114,15 @@ def blocks(table: pd.DataFrame, groups: bool = True) -> Rows:
     from scipy.sparse import coo_matrix
     from scipy.sparse.csgraph import connected_components
 
-    names = [pd.concat([table["id"], table["parent"]]), table["identity"], table["path"]]
+    ids = pd.concat([table["id"], table["parent"]])
+    names = [ids, table["identity"], table["path"]]
     if groups:
         names.append(table["group"])
 
     # a graph of rows and names: each row is linked to its names
     count = len(table)
-    row_ends, name_ends = [], []
+    row_ends = []
+    name_ends = []
     for values in names:
         codes, different = pd.factorize(values)  # missing names have the code -1
         is_given = codes >= 0
@@ -119,9 +131,11 @@ def blocks(table: pd.DataFrame, groups: bool = True) -> Rows:
         name_ends.append(codes[is_given] + count)
         count += len(different)
 
-    rows, columns = np.concatenate(row_ends), np.concatenate(name_ends)
+    rows = np.concatenate(row_ends)
+    columns = np.concatenate(name_ends)
     links = np.ones(len(rows), dtype=bool)
-    graph = coo_matrix((links, (rows, columns)), shape=(count, count))
+    ends = (rows, columns)
+    graph = coo_matrix((links, ends), shape=(count, count))
     _, labels = connected_components(graph, directed=False)
     block, _ = pd.factorize(labels[: len(table)])
     return np.asarray(block, dtype=np.int64)
@@ -153,7 +167,9 @@ def split(table: pd.DataFrame, parts: Parts, seed: int = 0, by_dataset: bool = T
     pools = [np.arange(len(first_rows))]
     if by_dataset and _shares(parts) is not None:
         datasets = table["dataset"].to_numpy()[first_rows]
-        pools = [np.flatnonzero(datasets == name) for name in dict.fromkeys(datasets)]
+        pools = []
+        for name in dict.fromkeys(datasets):
+            pools.append(np.flatnonzero(datasets == name))
 
     rng = np.random.default_rng(seed)
     pools = [rng.permutation(pool) for pool in pools]
@@ -165,8 +181,10 @@ def split_rows(table: pd.DataFrame, parts: Parts, seed: int = 0) -> pd.DataFrame
     """Set column `split` row by row, ignoring identities: VisME's fallback for datasets with too few identities."""
     import pandas as pd
 
-    order = np.random.default_rng(seed).permutation(len(table))
-    return table.assign(split=pd.Series(_assigned([order], parts, "rows"), dtype=object))
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(len(table))
+    names = _assigned([order], parts, "rows")
+    return table.assign(split=pd.Series(names, dtype=object))
 
 
 def _assigned(pools: Sequence[Rows], parts: Parts, units: str) -> NDArray[Any]:
@@ -177,13 +195,18 @@ def _assigned(pools: Sequence[Rows], parts: Parts, units: str) -> NDArray[Any]:
     owed = np.zeros(len(parts) + 1)
     for pool in pools:
         sizes = _numbers(parts, len(pool)) if shares is None else _shared_out(shares, len(pool), owed)
-        members = np.split(pool, np.cumsum(sizes))
+        ends = np.cumsum(sizes)
+        members = np.split(pool, ends)
         for name, chosen in zip(parts, members, strict=False):  # the last members get no split
             names[chosen] = split_name(name)
 
-    empty = [name for name, share in parts.items() if share != 0 and split_name(name) not in names]
+    empty = []
+    for name, share in parts.items():
+        if share != 0 and split_name(name) not in names:
+            empty.append(name)
     if empty and count:
-        message = f"split {', '.join(empty)} is empty: there are {count} {units} in all"
+        listed = ", ".join(empty)
+        message = f"split {listed} is empty: there are {count} {units} in all"
         warnings.warn(message, stacklevel=3)
     return names
 
@@ -194,20 +217,23 @@ def _shares(parts: Parts) -> Shares | None:
         raise ValueError("name at least one split, and give each its share")
     values = np.array([*parts.values()], dtype=float)
     stated = values[values != -1]
-    if len(stated) < len(values) - 1:
+    rests = len(values) - len(stated)
+    if rests > 1:
         raise ValueError("two splits of -1: only one can be the rest")
 
-    has_rest = len(stated) < len(values)
     has_fraction = (stated % 1 != 0).any()
-    if ((stated >= 0) & (stated <= 1)).all() and (has_fraction or not has_rest):
+    is_share = (stated >= 0) & (stated <= 1)
+    if is_share.all() and (has_fraction or not rests):
         rest = 1 - stated.sum()
         if rest < -1e-9:
             raise ValueError(f"shares of the splits sum to {1 - rest:g}, more than 1")
         shares = np.where(values == -1, max(0, rest), values)
-        return np.append(shares, max(0, 1 - shares.sum()))
+        without_split = max(0, 1 - shares.sum())
+        return np.append(shares, without_split)
 
     for name, value in parts.items():
-        if value != -1 and not (value >= 0 and value % 1 == 0):
+        is_number = value >= 0 and value % 1 == 0
+        if value != -1 and not is_number:
             raise ValueError(
                 f"{name}={value:g}: give shares within 0..1, or whole numbers; -1 is the rest, of one part"
             )
@@ -221,7 +247,8 @@ def _shared_out(shares: Shares, count: int, owed: Shares) -> Rows:
         owed: deficit so far of each part and, last, of the identities without a split; updated, which gives every part
             its share over many small pools.
     """
-    exact = shares * (count / shares.sum()) + owed
+    scale = count / shares.sum()
+    exact = shares * scale + owed
     sizes = np.floor(exact + 1e-9)
     sizes = sizes.clip(0).astype(int)
     while sizes.sum() < count:
@@ -250,10 +277,11 @@ def leaks(table: pd.DataFrame) -> dict[str, tuple[str, ...]]:
     The name is that of the block's first identity, or the id of its first row if that row's identity is unknown.
     """
     block = blocks(table)
-    names = table["identity"].fillna(table["id"]).groupby(block).first()
+    names = table["identity"].fillna(table["id"])
+    first_names = names.groupby(block).first()
     splits = table["split"].groupby(block).unique()
     leaking = {}
-    for name, values in zip(names, splits, strict=True):
+    for name, values in zip(first_names, splits, strict=True):
         names_of_splits = tuple(value for value in values if value is not None)
         if len(names_of_splits) > 1:
             leaking[name] = names_of_splits

@@ -25,16 +25,27 @@ def problems(table: pd.DataFrame, faults: Sequence[Fault] = (), need_masks: bool
         faults: the result of `idmetric.data.check.faults`.
         need_masks: rows of images without a mask are a problem.
     """
+    leaking = []
+    for name, splits in leaks(table).items():
+        leaking.append(f"{name}: {', '.join(splits)}")
+    missing = []
+    unreadable = []
+    for fault in faults:
+        if fault.missing:
+            missing.append(str(fault))
+        else:
+            unreadable.append(str(fault))
+    without_mask = []
     lacks_mask = table["path"].notna() & table["mask"].isna() & need_masks
+    for row in np.flatnonzero(lacks_mask):
+        without_mask.append(f"row {row + 1}: {table['id'][row]}")
     cases = {
-        "identities are in more than one split": [
-            f"{name}: {', '.join(splits)}" for name, splits in leaks(table).items()
-        ],
+        "identities are in more than one split": leaking,
         "files are in more than one split": _files_with_several(table, "split"),
         "files show more than one identity": _files_with_several(table, "identity"),
-        "files are missing": [str(fault) for fault in faults if fault.missing],
-        "images or masks cannot be read": [str(fault) for fault in faults if not fault.missing],
-        "rows have no mask": [f"row {row + 1}: {table['id'][row]}" for row in np.flatnonzero(lacks_mask)],
+        "files are missing": missing,
+        "images or masks cannot be read": unreadable,
+        "rows have no mask": without_mask,
     }
     return {kind: lines for kind, lines in cases.items() if lines}
 
@@ -55,7 +66,8 @@ def as_text(table: pd.DataFrame, cases: Mapping[str, Sequence[str]]) -> str:
     Args:
         cases: the result of `problems`.
     """
-    images = table.assign(image=image_keys(table)).groupby("identity")["image"].nunique()
+    groups = table.assign(image=image_keys(table)).groupby("identity")
+    images = groups["image"].nunique()
     lines = [f"{len(table)} rows, {table['path'].nunique()} images, {len(images)} identities"]
     if len(images):
         lines.append(f"images per identity: {images.min()} to {images.max()}, median {images.median():g}")

@@ -94,8 +94,8 @@ def _of_cast(
     member_within = counted(distances[members], thresholds[members], margin)
     region[members] = assign(distances[members], member_within)
     columns = np.arange(distances.shape[1])
-    is_own = region[members][:, None] == columns
-    member_within &= is_own | within[members]
+    is_assigned = region[members, None] == columns
+    member_within &= is_assigned | within[members]
     within[members] = member_within
 
     for number, subject in enumerate(members):
@@ -149,7 +149,8 @@ def assign(distances: Floats, within: Bools) -> Integers:
 
     compared = ~np.isnan(distances)
     distances = comparable(distances)  # rounding must not choose between two copies of a region
-    cost = np.where(within, distances, distances + _BEYOND)
+    cost = distances.copy()
+    cost[~within] += _BEYOND
     cost[~compared] = _NOT_COMPARED
     subjects, regions = linear_sum_assignment(cost)
 
@@ -177,10 +178,14 @@ def state_of(subject: int, within: Bools, region: Integers) -> State:
         return "missing"
     subjects = np.arange(len(within))
     is_within = within[subjects, region]
-    is_explained = (region != UNASSIGNED) & is_within & (subjects != subject)
+    is_assigned = region != UNASSIGNED
+    is_another = subjects != subject
+    is_explained = is_assigned & is_within & is_another
     candidates[region[is_explained]] = False
 
     count = int(candidates.sum())
     if count == 0:
         return "missing"
-    return "twice" if count > 1 else "matched"
+    if count > 1:
+        return "twice"
+    return "matched"

@@ -99,4 +99,6 @@ def _box(entry: Entry) -> Box | None:
     if entry.get("bbox_mode") not in _XYWH:
         raise ValueError(f"its bbox_mode is {entry['bbox_mode']!r}: convert the boxes to x, y, width, height")
     left, top, width, height = map(float, entry["bbox"])
-    return left, top, left + width, top + height
+    right = left + width
+    bottom = top + height
+    return left, top, right, bottom

@@ -37,7 +37,9 @@ class CocoMask:
         if isinstance(self.segmentation, Mapping):
             mask = decode(self.segmentation)
         else:
-            mask = self._filled(height, width, image_size or (width, height))
+            if image_size is None:
+                image_size = (width, height)
+            mask = self._filled(height, width, image_size)
         if not mask.any():
             raise ValueError("it selects no pixel")
         return Image.fromarray(mask).convert("L").resize((width, height), Image.Resampling.NEAREST)
@@ -53,11 +55,13 @@ class CocoMask:
             if corners.ndim != 1 or len(corners) < 6 or len(corners) % 2:
                 raise ValueError(f"a polygon has x and y of three corners or more, not {outline!r:.60}")
             corners = corners.reshape(-1, 2) * size / image_size
-            if not ((corners >= -size) & (corners <= 2 * size)).all():  # which would take pycocotools any memory
+            is_near = (corners >= -size) & (corners <= 2 * size)
+            if not is_near.all():  # which would take pycocotools any memory
                 raise ValueError(f"an outline leaves its {width} x {height} pixels by more than their size")
             outlines.append(corners.ravel().tolist())
         codes = codec.frPyObjects(outlines, height, width)
-        return np.asarray(codec.decode(codec.merge(codes)) > 0)
+        code = codec.merge(codes)
+        return np.asarray(codec.decode(code) > 0)
 
 
 def decode(code: Mapping[str, Any]) -> NDArray[np.bool_]:

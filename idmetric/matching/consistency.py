@@ -42,7 +42,9 @@ class Consistency(Records):
 
     def to_table(self) -> str:
         """Aligned columns for a terminal, then the signature."""
-        return "\n".join([*column_lines(self, COLUMNS), signature_line(self.signature)]) + "\n"
+        lines = column_lines(self, COLUMNS)
+        lines.append(signature_line(self.signature))
+        return "\n".join(lines) + "\n"
 
 
 def consistency(metric: Embedder, images: Any, regions: Regions = None, **options: Any) -> Consistency:
@@ -67,14 +69,18 @@ def consistency(metric: Embedder, images: Any, regions: Regions = None, **option
             skipped[image.moment.name] = image.problem
             continue
         vectors = groups.setdefault(image.moment.clip, [])
-        if embedding is not None:
-            if len(image.regions) > 1:
-                raise RequestError(f"{image.moment.name} has several regions: consistency compares one of each image")
-            features = embedding.cls.detach().float().cpu()
-            unit = F.normalize(features, dim=1).double()
-            vectors.append(unit[0].numpy())
+        if embedding is None:
+            continue
+        if len(image.regions) > 1:
+            raise RequestError(f"{image.moment.name} has several regions: consistency compares one of each image")
+        features = embedding.cls.detach().float().cpu()
+        unit = F.normalize(features, dim=1).double()
+        vectors.append(unit[0].numpy())
 
-    rows = [_row(clip, np.array(vectors)) for clip, vectors in groups.items()]
+    rows = []
+    for clip, vectors in groups.items():
+        row = _row(clip, np.array(vectors))
+        rows.append(row)
     signature = {**metric.signature("cls"), **read.signature}
     return Consistency(rows, COLUMNS, skipped, signature)
 
@@ -86,7 +92,8 @@ def _row(clip: str, features: NDArray[np.float64]) -> Record:
     if len(features) > 1:
         distances = 1 - features @ features.T
         distances[distances < _ROUNDING] = 0  # what rounding leaves of equal features
-        of_pairs = distances[np.triu_indices(len(features), 1)]
+        pairs = np.triu_indices(len(features), 1)
+        of_pairs = distances[pairs]
         row["mean"] = float(of_pairs.mean())
         if clip:
             row["first"] = float(distances[0, 1:].mean())

@@ -62,29 +62,48 @@ class WordDetector:
         from transformers import pipeline
 
         device = self.device or auto_device()
-        model = open_model("Owlv2ForObjectDetection", self.folder, ("owlv2",), dtype=torch.float32, device=device)
-        words, images = (open_processor(f"Owlv2{part}", self.folder) for part in ("Processor", "ImageProcessor"))
+        model = open_model(
+            "Owlv2ForObjectDetection",
+            self.folder,
+            ("owlv2",),
+            dtype=torch.float32,
+            device=device,
+        )
+        words = open_processor("Owlv2Processor", self.folder)
+        images = open_processor("Owlv2ImageProcessor", self.folder)
         with understanding(self.folder):
             check_view(1, images.image_mean, images.image_std)
-        return pipeline("zero-shot-object-detection", model=model, tokenizer=words.tokenizer, image_processor=images)
+        return pipeline(
+            "zero-shot-object-detection",
+            model=model,
+            tokenizer=words.tokenizer,
+            image_processor=images,
+        )
 
     def __call__(self, picture: Image.Image) -> list[Region]:
         """The regions of an RGB picture, most confident first."""
         from torchvision.ops import clip_boxes_to_image, nms, remove_small_boxes
 
-        prompts = {f"a photo of a {word.strip()}": word.strip() for word in self.words}
+        prompts = {}
+        for word in self.words:
+            label = word.strip()
+            prompts[f"a photo of a {label}"] = label
         with self._lock:
-            found = self._pipeline(picture, candidate_labels=list(prompts), threshold=self.threshold)
-        sides = [list(detection["box"].values()) for detection in found]  # left, top, right, bottom
+            detections = self._pipeline(
+                picture,
+                candidate_labels=list(prompts),
+                threshold=self.threshold,
+            )
+        sides = [list(detection["box"].values()) for detection in detections]  # left, top, right, bottom
         boxes = torch.tensor(sides, dtype=torch.float32).reshape(-1, 4)
         boxes = clip_boxes_to_image(boxes, (picture.height, picture.width))
-        scores = torch.tensor([detection["score"] for detection in found])
+        scores = torch.tensor([detection["score"] for detection in detections])
 
         regions = []
         rows = remove_small_boxes(boxes, 1)
-        kept = nms(boxes[rows], scores[rows], self.overlap)
-        for row in rows[kept].tolist():
+        apart = nms(boxes[rows], scores[rows], self.overlap)
+        for row in rows[apart].tolist():
             left, top, right, bottom = boxes[row].tolist()
-            label = prompts[found[row]["label"]]
+            label = prompts[detections[row]["label"]]
             regions.append(Region((left, top, right, bottom), label=label))
         return regions

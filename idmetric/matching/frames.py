@@ -57,8 +57,10 @@ class Frame:
     def image(self) -> Image.Image:
         """The frame upright, RGB, or RGBA where the video has transparency; converted at the first use."""
         pixel_format = self._frame.format
-        has_alpha = pixel_format.name == "pal8" or any(part.is_alpha for part in pixel_format.components)
-        pixels = self._frame.to_ndarray(format="rgba" if has_alpha else "rgb24")
+        mode = "rgb24"
+        if pixel_format.name == "pal8" or any(part.is_alpha for part in pixel_format.components):
+            mode = "rgba"
+        pixels = self._frame.to_ndarray(format=mode)
 
         matrix = self._frame.side_data.get("DISPLAYMATRIX")
         if matrix is not None:
@@ -82,7 +84,9 @@ def frames(path: StrPath, rate: float | None = None) -> Iterator[Frame]:
         return
     for frame, following in pairwise(chain(decoded, [None])):
         assert frame is not None
-        end = frame.time + 2e-6 if following is None else following.time
+        end = frame.time + 2e-6
+        if following is not None:
+            end = following.time
         first_moment = math.ceil((frame.time - 1e-6) * rate) / rate  # from its beginning on, to 1e-6 s
         if first_moment + 1e-6 < end:
             yield frame
@@ -92,7 +96,11 @@ def times(path: StrPath) -> NDArray[np.float64]:
     """(frames,) seconds of a video's frames since the first, found without decoding; errors as `frames`."""
     path = Path(path)
     with _opened(path) as (container, stream):
-        stamps = sorted(_stamp(path, packet) for packet in container.demux(stream) if _is_shown(packet))
+        stamps = []
+        for packet in container.demux(stream):
+            if _is_shown(packet):
+                stamps.append(_stamp(path, packet))
+        stamps.sort()
         seconds = np.array(stamps, np.float64) * float(stream.time_base)
     if not len(seconds) or (np.diff(seconds) <= 0).any():
         _refuse(path, f"it has no frames, or several of one time stamp: {_AGAIN}")

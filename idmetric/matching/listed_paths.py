@@ -24,7 +24,9 @@ def path_parts(path: str) -> tuple[str, ...]:
     """
     text = os.path.normpath(path.strip().replace("\\", "/"))
     names = tuple(name for name in text.split("/") if name)
-    return ("/", *names) if text.startswith("/") else names
+    if text.startswith("/"):
+        return ("/", *names)
+    return names
 
 
 def by_path(listed: Mapping[str, Sequence[T]], images: Sequence[str], what: str) -> dict[str, list[T]]:

@@ -197,8 +197,8 @@ def match(
     options = ReadOptions(outside, rate, detector, on_error, store, batch_size, patches, progress)
     roster = []
     for name, source in subjects.items():
-        kept = _store_of(metric, options)
-        roster.append(embedded_subject(name, source, metric, distance, batch_size=batch_size, store=kept))
+        embeddings = _store_of(metric, options)
+        roster.append(embedded_subject(name, source, metric, distance, batch_size=batch_size, store=embeddings))
     limits = limits_of(metric, roster, distance, aggregate, threshold)
 
     cutouts, distances = _measured(metric, roster, request, options, distance)
@@ -206,9 +206,10 @@ def match(
     # who is where
     thresholds = [np.nan if limit is None else limit.distance for limit in limits.values()]
     by_region = over_references(distances, aggregate).detach().cpu().double().numpy()
-    rows, assignments = [], []
-    found = [image for image in cutouts if not image.problem]
-    for to_regions, image in zip(by_region, found, strict=True):
+    rows = []
+    assignments = []
+    usable = [image for image in cutouts if not image.problem]
+    for to_regions, image in zip(by_region, usable, strict=True):
         to_regions = to_regions[:, : len(image.regions)]
         members = _members(request, image.moment, limits)
         assignment = assigned(to_regions, thresholds, members, margin=margin)
@@ -226,11 +227,11 @@ def match(
         [row | in_rows for row in rows],
         (*COLUMNS, *in_rows),
         distances=distances,
-        images=tuple(found),
+        images=tuple(usable),
         assignments=tuple(assignments),
         limits=limits,
         skipped=request.skipped | {image.moment.name: image.problem for image in cutouts if image.problem},
-        unlisted=_unlisted(request, found),
+        unlisted=_unlisted(request, usable),
         signature=signature,
     )
 

@@ -65,7 +65,8 @@ class Region:
         if self.box is None:
             return name
         sides = [f"{side:g}" for side in self.box]
-        return f"{name} ({', '.join(sides)})"
+        listed = ", ".join(sides)
+        return f"{name} ({listed})"
 
 
 RegionLike = Region | Sequence[float] | MaskLike
@@ -83,7 +84,9 @@ def is_region(region: Any) -> bool:
 
 def is_box(region: Any) -> bool:
     """Whether these are four numbers."""
-    if isinstance(region, str | bytes) or not hasattr(region, "__len__") or len(region) != 4:
+    if isinstance(region, str | bytes) or not hasattr(region, "__len__"):
+        return False
+    if len(region) != 4:
         return False
     return all(isinstance(side, Real) or getattr(side, "shape", None) == () for side in region)
 
@@ -145,8 +148,10 @@ def cut(picture: Picture, region: Region, name: str, outside: Outside = "keep") 
                 raise ImageReadError(name, f"the mask of {region}: {error}") from error
             mask.info[STORED] = 1  # it needs no turning
         picture, cover = cut_out(picture, mask, outside)
+    if box is None and cover is not None:
+        box = box_of(cover)
     if box is None:
-        box = (0, 0, width, height) if cover is None else box_of(cover)
+        box = (0, 0, width, height)
 
     left, right = _whole_pixels(box[0], box[2], width)
     top, bottom = _whole_pixels(box[1], box[3], height)
@@ -194,11 +199,13 @@ def _pixel_box(region: Region, height: int, width: int, name: str) -> Box | None
     if _are_fractions(region.box):
         drawn_width = drawn_height = 1
 
-    scale = np.array([width, height, width, height]) / [drawn_width, drawn_height, drawn_width, drawn_height]
-    box = scale * region.box
-    clipped = box.clip(0, [width, height, width, height])
-    left, top, right, bottom = clipped.tolist()
-    if np.abs(box - clipped).max() > _ROUNDING or left >= right or top >= bottom:
+    size = np.array([width, height])
+    scale = size / [drawn_width, drawn_height]
+    corners = np.reshape(region.box, (2, 2)) * scale
+    clipped = corners.clip(0, size)
+    left, top, right, bottom = clipped.ravel().tolist()
+    is_outside = np.abs(corners - clipped).max() > _ROUNDING
+    if is_outside or left >= right or top >= bottom:
         raise ImageReadError(
             name, f"{region} lies outside of its {width} x {height} pixels: boxes are left, top, right, bottom"
         )
@@ -207,5 +214,7 @@ def _pixel_box(region: Region, height: int, width: int, name: str) -> Box | None
 
 def _are_fractions(box: Box) -> bool:
     """Whether a box is in fractions of the image's sides, perhaps above 1 by mistake, and not in pixels."""
+    if max(box) <= 1:
+        return True
     is_whole = all(float(side).is_integer() for side in box)
-    return max(box) <= 1 or (max(box) < 2 and not is_whole)
+    return max(box) < 2 and not is_whole

@@ -188,8 +188,15 @@ def image_rows(
     regions = []
     for number, (region, box) in enumerate(zip(image.regions, image.boxes, strict=True)):
         left, top, right, bottom = box
-        sides = {"left": left, "top": top, "right": right, "bottom": bottom}
-        regions.append({"region": number, "label": region.label, **sides})
+        columns = {
+            "region": number,
+            "label": region.label,
+            "left": left,
+            "top": top,
+            "right": right,
+            "bottom": bottom,
+        }
+        regions.append(columns)
     moment = image.moment
     shared: Record = dict.fromkeys(COLUMNS) | {"image": moment.name, "clip": moment.clip}
     if moment.clip:
@@ -198,16 +205,23 @@ def image_rows(
 
     rows = []
     for subject, (name, limit) in enumerate(limits.items()):
-        row = shared | {"subject": name, "expected": members[subject], "state": assignment.states[subject]}
+        of_subject = {
+            "subject": name,
+            "expected": members[subject],
+            "state": assignment.states[subject],
+        }
+        row = shared | of_subject
         if limit is not None:
             row |= {"threshold": limit.distance, "threshold_source": limit.source}
         if not regions:
             rows.append(row)
         for number, region_columns in enumerate(regions):
-            counts = bool(assignment.within[subject, number])
-            is_assigned = bool(assignment.region[subject] == number)
-            distance = float(distances[subject, number])
-            rows.append(row | region_columns | {"distance": distance, "counts": counts, "assigned": is_assigned})
+            of_both = {
+                "distance": float(distances[subject, number]),
+                "counts": bool(assignment.within[subject, number]),
+                "assigned": bool(assignment.region[subject] == number),
+            }
+            rows.append(row | region_columns | of_both)
     for number in assignment.unknown:
         rows.append(shared | regions[number] | {"state": "unknown"})
     return rows

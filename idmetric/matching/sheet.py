@@ -22,32 +22,46 @@ _SIDE = 640  # pixels of a picture, about
 _COLORS = {"good": "#1a7f37", "bad": "#cf222e", "unsure": "#bf8700", "": "#0969da"}
 
 
-def match_page(found: Any) -> str:
+def match_page(matches: Any) -> str:
     """Make the page of a `Match`, whose module imports this one; needs jinja2.
 
     Files are read again; an image in memory, and one that cannot be read any more, has no picture.
     """
-    groups = [Group("Images, the worst first", _cards(found))]
-    if found.skipped:
-        left_out = [Picture("", name, lines=[reason]) for name, reason in found.skipped.items()]
+    groups = [Group("Images, the worst first", _cards(matches))]
+    if matches.skipped:
+        left_out = []
+        for name, reason in matches.skipped.items():
+            left_out.append(Picture("", name, lines=[reason]))
         groups.append(Group("Left out", left_out, small=True))
     tables = []
-    for title, frame in (("Subjects", found.summary), ("Times", found.intervals())):
+    frames_of_titles = {
+        "Subjects": matches.summary,
+        "Times": matches.intervals(),
+    }
+    for title, frame in frames_of_titles.items():
         if len(frame):
             cells = frame.astype(object).where(frame.notna(), None)
             rows = cells.to_numpy().tolist()
             tables.append(PageTable(title, list(frame.columns), rows))
-    page = Page("Subjects in images", found.signature, tables=tables, groups=groups, notes=found.notes)
+    page = Page(
+        "Subjects in images",
+        matches.signature,
+        tables=tables,
+        groups=groups,
+        notes=matches.notes,
+    )
     return render(page)
 
 
-def _cards(found: Any) -> list[Picture]:
+def _cards(matches: Any) -> list[Picture]:
     """A card of each image, the worst first."""
-    images = {image.moment.name: image for image in found.images}
+    images = {image.moment.name: image for image in matches.images}
     rows: dict[str, list[Record]] = {name: [] for name in images}
-    for row in found.best.to_dict("records"):
+    for row in matches.best.to_dict("records"):
         rows[row["image"]].append(row)
-    worst_rows = [max(rows_of_image, key=_badness) for rows_of_image in rows.values()]
+    worst_rows = []
+    for rows_of_image in rows.values():
+        worst_rows.append(max(rows_of_image, key=_badness))
     worst_rows.sort(key=_badness, reverse=True)
     worst_rows = worst_rows[:_MOST]
     names = [row["image"] for row in worst_rows]
@@ -55,7 +69,7 @@ def _cards(found: Any) -> list[Picture]:
     # their pictures, each of so many bytes that the page stays small
     addresses = {}
     limit = room(len(names))
-    owners = _owners(found)
+    owners = _owners(matches)
     moments = [images[name].moment for name in names]
     for name, picture in _pictures(moments):
         drawn = _drawn(images[name], owners, picture)
@@ -67,27 +81,41 @@ def _cards(found: Any) -> list[Picture]:
         state = worst["state"]
         lines = list(map(_line, rows[name]))
         address = addresses.get(name, "")
-        card = Picture(address, short_name, verdict=state, tone=_tone(state), lines=lines, path=name)
+        card = Picture(
+            address,
+            short_name,
+            verdict=state,
+            tone=_tone(state),
+            lines=lines,
+            path=name,
+        )
         cards.append(card)
     return cards
 
 
 def _tone(state: str) -> Tone:
-    tones: dict[str, Tone] = {"missing": "bad", "unexpected": "bad", "twice": "unsure", "matched": "good"}
+    tones: dict[str, Tone] = {
+        "missing": "bad",
+        "unexpected": "bad",
+        "twice": "unsure",
+        "matched": "good",
+    }
     return tones.get(state, "")
 
 
 def _line(row: Record) -> str:
     """The line of a subject in the caption of an image."""
     distance = row["distance"]
-    where = "in no region" if np.isnan(distance) else four(distance)
+    where = four(distance)
+    if np.isnan(distance):
+        where = "in no region"
     return f"{row['subject']}: {row['state']} {where}"
 
 
-def _owners(found: Any) -> dict[tuple[str, int], Record]:
+def _owners(rows: Any) -> dict[tuple[str, int], Record]:
     """The row of the subject that each region shows, by image and number; none of unknown regions."""
     owners: dict[tuple[str, int], Record] = {}
-    for row in found:
+    for row in rows:
         region = (row["image"], row["region"])
         if row["counts"] and (row["assigned"] or region not in owners):
             owners[region] = row

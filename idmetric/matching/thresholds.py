@@ -34,26 +34,28 @@ def limits_of(
         CalibrationError: for a given calibration of another model or distance, or one without that rate.
     """
     names = [subject.name for subject in roster]
-    given: Mapping[str, float | Limit] = {}
+    by_name: Mapping[str, float | Limit] = {}
     if isinstance(threshold, Mapping):
-        given = threshold
+        by_name = threshold
     elif isinstance(threshold, float | int | Limit):
-        given = dict.fromkeys(names, threshold)
-    for name, value in given.items():
+        by_name = dict.fromkeys(names, threshold)
+    for name, value in by_name.items():
         if name not in names or not 0 <= Limit.of(value).distance < math.inf:
-            known = ", ".join(names)
-            raise RequestError(f"threshold {value} of {name!r}: give distances of at least 0 for subjects of {known}")
+            listed = ", ".join(names)
+            raise RequestError(f"threshold {value} of {name!r}: give distances of at least 0 for subjects of {listed}")
 
     by_pairs = None
-    calibration = threshold if isinstance(threshold, Calibration) else None
-    if set(names) - set(given):
+    calibration = None
+    if isinstance(threshold, Calibration):
+        calibration = threshold
+    if set(names) - set(by_name):
         chosen = calibration_of(metric, calibration, distance, outside=None)
         if chosen is not None and chosen.thresholds:
             by_pairs = chosen.threshold_at()
     limits: dict[str, Limit | None] = {}
     for subject in roster:
-        if subject.name in given:
-            limits[subject.name] = Limit.of(given[subject.name])
+        if subject.name in by_name:
+            limits[subject.name] = Limit.of(by_name[subject.name])
         else:
             limits[subject.name] = larger(own_limit(subject, distance, aggregate), by_pairs)
     return limits

@@ -115,11 +115,13 @@ def _to_embed(args: Namespace, table: pd.DataFrame) -> tuple[NDArray[np.int64], 
 
     words = {}
     if args.mode == "queries":
-        pools, needs = [mine.query_rows(table)], "rows of slot query and positive"
+        pools = [mine.query_rows(table)]
+        needs = "rows of slot query and positive"
         words = table["text"].loc[pools[0]].dropna().to_dict()
     else:
         refuse_leaks(table)
-        pools, needs = [*mine.negative_rows(table)], "real images of known identity"
+        pools = [*mine.negative_rows(table)]
+        needs = "real images of known identity"
         if args.mode == "pairs":
             pools = mine.text_pools(table, blocks(table, groups=False))
             needs = "two identities with the same text"

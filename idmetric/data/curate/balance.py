@@ -32,19 +32,21 @@ def balanced(sizes: Mapping[str, int], total: int) -> dict[str, int]:
         sizes: dataset -> number of its identities.
         total: number of identities to select; if there are fewer, all are selected.
     """
-    quotas = {}
+    quotas = dict.fromkeys(sizes, 0)
     remaining = total
     smallest_first = sorted(sizes, key=lambda name: (sizes[name], name))
     for number, name in enumerate(smallest_first):
-        quotas[name] = min(sizes[name], remaining // (len(sizes) - number))
+        equal_share = remaining // (len(sizes) - number)
+        quotas[name] = min(sizes[name], equal_share)
         remaining -= quotas[name]
-    return {name: quotas[name] for name in sizes}
+    return quotas
 
 
 def shares(count: int, ratio: Sequence[float]) -> list[int]:
     """Whole numbers in the proportions of a ratio that sum to `count`."""
     ends = np.cumsum(ratio) / np.sum(ratio) * count
-    whole_ends = np.floor(ends + 0.5 + 1e-9).astype(int)
+    rounded_ends = np.floor(ends + 0.5 + 1e-9)
+    whole_ends = rounded_ends.astype(int)
     counts: list[int] = np.diff(whole_ends, prepend=0).tolist()
     return counts
 
@@ -54,10 +56,17 @@ def shares(count: int, ratio: Sequence[float]) -> list[int]:
 
 def identities(table: pd.DataFrame) -> pd.DataFrame:
     """The first row of each identity, without followers; an empty dataset, domain or category is ""."""
-    is_own = table["identity"].notna() & ~followers(table)
-    firsts = take(table, is_own).drop_duplicates("identity", ignore_index=True)
+    is_view = _is_view(table)
+    views = take(table, is_view)
+    firsts = views.drop_duplicates("identity", ignore_index=True)
     kinds = firsts[["dataset", "domain", "category"]].fillna("")
     return firsts.assign(**kinds)
+
+
+def _is_view(table: pd.DataFrame) -> pd.Series:
+    """True for the rows that show an identity and are not followers."""
+    has_identity = table["identity"].notna()
+    return has_identity & ~followers(table)
 
 
 def drawn(firsts: pd.DataFrame, column: str, quotas: Mapping[str, int], seed: int) -> list[str]:
@@ -85,10 +94,10 @@ def two_views(table: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
 
     ID-Sim, A.1, step 4. Identities with one image are left out.
     """
-    places = _places(table, seed)
-    sizes = places.groupby(table["identity"]).transform("size")
-    is_chosen = (sizes >= 2) & (places < 2)
-    chosen = places[is_chosen].sort_index()
+    ranks = _ranks(table, seed)
+    sizes = ranks.groupby(table["identity"]).transform("size")
+    is_chosen = (sizes >= 2) & (ranks < 2)
+    chosen = ranks[is_chosen].sort_index()
     pairs = take(table, chosen.index)
     slots = chosen.map({0: "anchor", 1: "positive"})
     return with_columns(pairs, group=pairs["identity"], slot=slots)
@@ -100,10 +109,16 @@ def distinct(table: pd.DataFrame) -> pd.DataFrame:
     The first of repeated rows stays and becomes the parent of rows that were made from its copies.
     """
     names = table["id"]
-    copies = names.groupby([table["identity"], image_keys(table)], dropna=False)
+    keys = [
+        table["identity"],
+        image_keys(table),
+    ]
+    copies = names.groupby(keys, dropna=False)
     firsts = copies.transform("first")
     first_of = dict(zip(names, firsts, strict=True))
-    parents = [first_of.get(parent, parent) for parent in table["parent"]]
+    parents = []
+    for parent in table["parent"]:
+        parents.append(first_of.get(parent, parent))
     return take(with_columns(table, parent=parents), names == firsts)
 
 
@@ -118,12 +133,20 @@ def unique(table: pd.DataFrame) -> pd.DataFrame:
     if objects is None:
         parameters = table["parameters"].fillna("{}").map(json.loads)
         objects = parameters.map(lambda values: values.get("objaverse_id"))
-    own = table["identity"].mask(followers(table))
-    keys_of: dict[str, set[Hashable]] = {name: set() for name in own.dropna()}
-    for kind, values in (("text", table["text"]), ("object", objects)):
+    identity = table["identity"].mask(followers(table))
+    keys_of: dict[str, set[Hashable]] = {}
+    for name in identity.dropna():
+        keys_of[name] = set()
+    columns = {
+        "text": table["text"],
+        "object": objects,
+    }
+    for kind, values in columns.items():
         words = values.fillna("").map(plain_text)
-        for name, texts in words[words != ""].groupby(own):
-            keys_of[name].add((kind, frozenset(texts)))
+        words = words[words != ""]
+        for name, words_of_identity in words.groupby(identity):
+            key = (kind, frozenset(words_of_identity))
+            keys_of[name].add(key)
 
     taken: set[Hashable] = set()
     chosen = []
@@ -136,12 +159,14 @@ def unique(table: pd.DataFrame) -> pd.DataFrame:
 
 def plain_text(text: str) -> str:
     """A text without regard to case and spaces."""
-    return " ".join(str(text).casefold().split())
+    words = str(text).casefold().split()
+    return " ".join(words)
 
 
 def lowest(names: Iterable[str], count: int, seed: Sequence[Hashable]) -> list[str]:
     """A random selection of `count` names: the ones with the lowest hashes."""
-    return sorted(names, key=lambda name: hashed(*seed, name))[:count]
+    ordered = sorted(names, key=lambda name: hashed(*seed, name))
+    return ordered[:count]
 
 
 def hashed(*parts: Hashable) -> int:
@@ -153,29 +178,32 @@ def hashed(*parts: Hashable) -> int:
 
 def keep_identities(table: pd.DataFrame, chosen: Collection[str]) -> pd.DataFrame:
     """The rows of these identities with their followers."""
-    is_chosen = table["identity"].isin(chosen)
-    return _with_followers(table, is_chosen.to_numpy())
+    is_chosen = table["identity"].isin(chosen).to_numpy()
+    return _with_followers(table, is_chosen)
 
 
 def keep_images(table: pd.DataFrame, count: int, seed: int = 0) -> pd.DataFrame:
     """At most `count` images of each identity, drawn uniformly, with their followers."""
-    places = _places(table, seed)
-    chosen = places.index[places < count]
-    return _with_followers(table, table.index.isin(chosen))
+    ranks = _ranks(table, seed)
+    chosen = ranks.index[ranks < count]
+    is_chosen = table.index.isin(chosen)
+    return _with_followers(table, is_chosen)
 
 
-def _places(table: pd.DataFrame, seed: int) -> pd.Series:
+def _ranks(table: pd.DataFrame, seed: int) -> pd.Series:
     """Row -> its place, from 0, in a random order of its identity's rows; without followers."""
-    own = table[table["identity"].notna() & ~followers(table)]
+    views = table[_is_view(table)]
     hashes = []
-    for identity, name in zip(own["identity"], own["id"], strict=True):
+    for identity, name in zip(views["identity"], views["id"], strict=True):
         hashes.append(hashed(seed, "image", identity, name))
-    order = np.argsort(np.array(hashes, dtype=np.uint64))
-    shuffled = own.iloc[order]
+    numbers = np.array(hashes, dtype=np.uint64)
+    order = np.argsort(numbers)
+    shuffled = views.iloc[order]
     return shuffled.groupby("identity").cumcount()
 
 
 def _with_followers(table: pd.DataFrame, is_chosen: NDArray[np.bool_]) -> pd.DataFrame:
     """The chosen rows with the followers of them."""
-    is_kept = without_orphans(table, is_chosen | followers(table))
+    may_stay = is_chosen | followers(table)
+    is_kept = without_orphans(table, may_stay)
     return take(table, is_kept)

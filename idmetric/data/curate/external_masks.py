@@ -51,7 +51,7 @@ def attach_masks(
     """
     if threshold is not None and not 0 < threshold <= 1:
         raise ValueError(f"threshold {threshold:g}: it must be within (0, 1]")
-    files, unused = match_masks(table, folder)
+    files, unused = _match_masks(table, folder)
     masks = table["mask"].to_numpy(copy=True)
     problems: dict[int, str] = {}
     attached = scaled = 0
@@ -74,11 +74,12 @@ def attach_masks(
 
     notes = [f"{attached} masks attached ({scaled} scaled to their images)"]
     if unused:
-        notes.append(f"{len(unused)} masks belong to no image: {', '.join(first_few(unused))}")
+        listed = ", ".join(first_few(unused))
+        notes.append(f"{len(unused)} masks belong to no image: {listed}")
     return with_columns(table, mask=masks), problems, notes
 
 
-def match_masks(table: pd.DataFrame, folder: StrPath) -> tuple[dict[int, str | None], list[str]]:
+def _match_masks(table: pd.DataFrame, folder: StrPath) -> tuple[dict[int, str | None], list[str]]:
     """Row -> its mask by name, None without one, of all rows with an image; and the masks that belong to no row."""
     files = []
     if os.path.isdir(folder):
@@ -96,7 +97,8 @@ def match_masks(table: pd.DataFrame, folder: StrPath) -> tuple[dict[int, str | N
         )
     used = {os.path.realpath(mask) for mask in masks if mask is not None}
     unused = [file for file in files if os.path.realpath(file) not in used]
-    return dict(zip(images.index.tolist(), masks, strict=True)), unused
+    rows = images.index.tolist()
+    return dict(zip(rows, masks, strict=True)), unused
 
 
 def _fitted(file: str, image: str, mask_id: MaskId | None, threshold: float | None) -> tuple[np.ndarray, bool]:

@@ -35,11 +35,13 @@ _PARTS = (ast.Expression, ast.BoolOp, ast.boolop, ast.UnaryOp, ast.unaryop, ast.
 def columns_of(query: str) -> set[str]:
     """The columns that a query compares; ValueError for anything but comparisons of columns with values."""
     try:
-        parts = list(ast.walk(ast.parse(query, mode="eval")))
+        tree = ast.parse(query, mode="eval")
     except (SyntaxError, TypeError) as error:
         raise ValueError(f"{query!r} is not a query: {error}") from error
+    parts = list(ast.walk(tree))
     kinds = {type(part) for part in parts}
-    if not {ast.Compare, ast.Name} <= kinds or not all(issubclass(kind, _PARTS) for kind in kinds):
+    is_comparison = {ast.Compare, ast.Name} <= kinds
+    if not is_comparison or not all(issubclass(kind, _PARTS) for kind in kinds):
         raise ValueError(f"{query!r} is not a query: compare columns with values, joined by and, or, not")
     return {part.id for part in parts if isinstance(part, ast.Name)}
 
@@ -63,7 +65,8 @@ class Rule:
     why: str = ""
 
     def __post_init__(self) -> None:
-        if sum([bool(self.keep), bool(self.drop), self.min_images is not None]) != 1:
+        decisions = [bool(self.keep), bool(self.drop), self.min_images is not None]
+        if sum(decisions) != 1:
             raise ValueError("a rule has one of keep, drop and min_images")
         if not isinstance(self.min_images, int | None):
             raise ValueError(f"{self.min_images!r} is not a number of images")
@@ -120,9 +123,11 @@ def apply_rules(table: pd.DataFrame, rules: Sequence[Rule]) -> tuple[pd.DataFram
             may_stay = _may_stay(table, rule)
         except (TypeError, ValueError, NotImplementedError) as error:
             raise ValueError(f"rule {rule}: {error}") from error
-        remaining = take(table, without_orphans(table, may_stay))
+        is_kept = without_orphans(table, may_stay)
+        remaining = take(table, is_kept)
         images = len(table) - len(remaining)
-        identities = table["identity"].nunique() - remaining["identity"].nunique()
+        identities_before = table["identity"].nunique()
+        identities = identities_before - remaining["identity"].nunique()
         notes.append(f"rule {rule}: -{images} images, -{identities} identities")
         table = remaining
     return table, notes

@@ -35,9 +35,13 @@ def draw_masking(
         seed: whole numbers that determine the draw, such as (seed, epoch, sample).
         mask_prob, mask_prob_apn: probabilities in [0, 1]; the three are for anchor, positive, negative.
     """
-    gate, *draws = np.random.default_rng(seed).random(len(slots) + 1)
-    probabilities = [mask_prob_apn[_ROLE[slot]] for slot in slots]
-    return [bool(gate < mask_prob and draw < p) for draw, p in zip(draws, probabilities, strict=True)]
+    rng = np.random.default_rng(seed)
+    gate, *draws = rng.random(len(slots) + 1)
+    is_masked = []
+    for slot, draw in zip(slots, draws, strict=True):
+        probability = mask_prob_apn[_ROLE[slot]]
+        is_masked.append(bool(gate < mask_prob and draw < probability))
+    return is_masked
 
 
 def inherit_masks(table: pd.DataFrame) -> pd.DataFrame:
@@ -47,11 +51,14 @@ def inherit_masks(table: pd.DataFrame) -> pd.DataFrame:
     because they may have moved the object.
     """
     parents = parent_rows(table)
+    has_parent = parents >= 0
     masks = table["mask"].to_numpy(copy=True)
-    may_inherit = table["role"].isin(_IN_PLACE).to_numpy() & (parents >= 0)
+    is_in_place = table["role"].isin(_IN_PLACE).to_numpy()
+    may_inherit = is_in_place & has_parent
     while True:  # a parent may inherit too
         is_missing = pd.isna(masks)
-        rows = np.flatnonzero(may_inherit & is_missing & ~is_missing[parents])
+        parent_has_mask = ~is_missing[parents]
+        rows = np.flatnonzero(may_inherit & is_missing & parent_has_mask)
         if not len(rows):
             break
         masks[rows] = masks[parents[rows]]
@@ -64,8 +71,11 @@ def require_masks(table: pd.DataFrame) -> None:
     Raises:
         ManifestError: with the count and the first rows that lack one.
     """
-    missing = table["id"][table["mask"].isna()]
-    if len(missing):
-        rows = [f"row {row + 1} ({name})" for row, name in missing.items()]
+    lacks_mask = table["mask"].isna()
+    names = table["id"][lacks_mask]
+    rows = []
+    for row, name in names.items():
+        rows.append(f"row {row + 1} ({name})")
+    if rows:
         listed = ", ".join(first_few(rows))
         raise ManifestError(f"{len(rows)} of {len(table)} rows lack a mask: {listed}; fill column 'mask'")

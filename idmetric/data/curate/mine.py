@@ -24,12 +24,15 @@ def negative_rows(table: pd.DataFrame) -> tuple[Ints, Ints]:
 
     Anchors are the rows of slot anchor if there are any. Rows of slot negative, copies of others, are not in the pool.
     """
-    is_real, has_identity = table["role"] == "real", table["identity"].notna()
+    has_identity = table["identity"].notna()
+    is_real = table["role"] == "real"
     is_anchor = table["slot"] == "anchor"
     if not is_anchor.any():
         is_anchor = is_real
-    in_pool = is_real & has_identity & (table["slot"] != "negative")
-    return np.flatnonzero(is_anchor & has_identity), np.flatnonzero(in_pool)
+    is_copy = table["slot"] == "negative"
+    anchors = np.flatnonzero(is_anchor & has_identity)
+    pool = np.flatnonzero(is_real & has_identity & ~is_copy)
+    return anchors, pool
 
 
 def hard_negatives(
@@ -66,12 +69,13 @@ def hard_negatives(
     rows, similarity = _unfilled(len(anchors), k)
     for name in pd.unique(split[anchors]):
         is_part = split[anchors] == name
+        part_pool = pool[split[pool] == name]
         rows[is_part], similarity[is_part] = nearest_other(
             vectors,
             families,
             k,
             anchors=anchors[is_part],
-            pool=pool[split[pool] == name],
+            pool=part_pool,
             ceiling=ceiling,
         )
     negatives = _pairs(anchors, rows, similarity)
@@ -85,26 +89,36 @@ def hard_negatives(
     }
     placed = pd.concat(parts, names=["slot"]).reset_index("slot")
     placed = placed.sort_values("anchor", kind="stable")
-    groups = table["group"].where(table["slot"] == "anchor", table["id"])
-    return grouped(table, placed.assign(group=groups[placed["anchor"]].to_numpy()))
+    is_anchor = table["slot"] == "anchor"
+    groups = table["group"].where(is_anchor, table["id"])
+    placed["group"] = groups[placed["anchor"]].to_numpy()
+    return grouped(table, placed)
 
 
 def _unfilled(anchors: int, k: int) -> tuple[Ints, NDArray[np.float64]]:
     """Rows (A, k) of -1 and similarities (A, k) of NaN."""
-    return np.full((anchors, k), -1), np.full((anchors, k), np.nan)
+    rows = np.full((anchors, k), -1)
+    similarity = np.full((anchors, k), np.nan)
+    return rows, similarity
 
 
 def _pairs(anchors: Ints, rows: Ints, similarity: NDArray[np.float64]) -> pd.DataFrame:
     """Anchors (A,) with their nearest rows (A, k) and similarities (A, k) as columns anchor, row and similarity."""
-    columns = {"anchor": anchors.repeat(rows.shape[1]), "row": rows.ravel(), "similarity": similarity.ravel()}
-    return pd.DataFrame(columns).query("row >= 0")
+    columns = {
+        "anchor": anchors.repeat(rows.shape[1]),
+        "row": rows.ravel(),
+        "similarity": similarity.ravel(),
+    }
+    pairs = pd.DataFrame(columns)
+    return pairs.query("row >= 0")
 
 
 def _positives(table: pd.DataFrame, anchors: Ints, pool: Ints, seed: int) -> pd.DataFrame:
     """The positives of anchors, of their group, or one other image of their identity and split: columns anchor, row."""
     group_of_positive = table["group"].where(table["slot"] == "positive")
     positives_of = table.groupby(group_of_positive).indices
-    by_name = table.loc[pool].sort_values("id").fillna({"split": ""})
+    by_name = table.loc[pool].sort_values("id")
+    by_name = by_name.fillna({"split": ""})
     images_of = by_name.groupby(["identity", "split"]).groups
     path = table["path"].to_numpy()
 
@@ -113,7 +127,8 @@ def _positives(table: pd.DataFrame, anchors: Ints, pool: Ints, seed: int) -> pd.
         if row.slot == "anchor" and row.group in positives_of:
             pairs += [(row.Index, positive) for positive in positives_of[row.group]]
             continue
-        images = list(images_of.get((row.identity, row.split or ""), ()))
+        key = (row.identity, row.split or "")
+        images = list(images_of.get(key, ()))
         start = hashed(seed, "positive", row.id) % max(1, len(images))
         for image in images[start:] + images[:start]:
             if image != row.Index and path[image] != row.path:
@@ -146,23 +161,34 @@ def hard_pairs(
     """
     families = blocks(table, groups=False)
     rows, similarity = _unfilled(len(table), k)
-    for pool in text_pools(table, families, _usable(table, vectors)):
-        nearest = nearest_other(vectors, families, k, anchors=pool, pool=pool, ceiling=ceiling)
-        rows[pool], similarity[pool] = nearest
+    is_usable = _usable(table, vectors)
+    for pool in text_pools(table, families, is_usable):
+        rows[pool], similarity[pool] = nearest_other(
+            vectors,
+            families,
+            k,
+            anchors=pool,
+            pool=pool,
+            ceiling=ceiling,
+        )
 
     # each pair once, the closest first
-    both = ["anchor", "row"]
-    pairs = _pairs(np.arange(len(table)), rows, similarity)
-    pairs[both] = np.sort(pairs[both], axis=1)
-    pairs = pairs.drop_duplicates(both)
+    sides = ["anchor", "row"]
+    all_rows = np.arange(len(table))
+    pairs = _pairs(all_rows, rows, similarity)
+    pairs[sides] = np.sort(pairs[sides], axis=1)
+    pairs = pairs.drop_duplicates(sides)
     pairs["rank"] = -comparable(pairs["similarity"])
-    pairs = pairs.sort_values(["rank", *both], ignore_index=True)
+    pairs = pairs.sort_values(["rank", *sides], ignore_index=True)
 
     names = [f"pair-{number:06d}" for number in range(len(pairs))]
     pairs["group"] = pd.Series(names, dtype=object)
     anchors = pairs[["anchor", "group"]].set_axis(["row", "group"], axis=1)
-    placed = [anchors.assign(slot="anchor"), pairs.assign(slot="negative")]
-    return grouped(table, pd.concat(placed).sort_index(kind="stable"))
+    anchors["slot"] = "anchor"
+    pairs["slot"] = "negative"
+    placed = pd.concat([anchors, pairs])
+    placed = placed.sort_index(kind="stable")
+    return grouped(table, placed)
 
 
 def text_pools(table: pd.DataFrame, families: Ints, is_usable: NDArray[np.bool_] | bool = True) -> list[Ints]:
@@ -179,7 +205,8 @@ def text_pools(table: pd.DataFrame, families: Ints, is_usable: NDArray[np.bool_]
 
 def query_rows(table: pd.DataFrame) -> Ints:
     """Rows of queries and of their targets, which have to be embedded."""
-    return np.flatnonzero(table["slot"].isin(["query", "positive"]))
+    is_asked = table["slot"].isin(["query", "positive"])
+    return np.flatnonzero(is_asked)
 
 
 def query_negatives(
@@ -212,31 +239,37 @@ def query_negatives(
     """
     targets = _target_numbers(table)
     items = table.assign(target=targets)
-    own_targets = items[items["slot"] == "positive"].groupby("group")["target"].agg(set)
-    searched = items[_usable(table, vectors) & items["slot"].isin(["query", "positive"])]
+    positives = items[items["slot"] == "positive"]
+    targets_of_groups = positives.groupby("group")["target"].agg(set)
+    is_asked = items["slot"].isin(["query", "positive"])
+    searched = items[is_asked & _usable(table, vectors)]
 
     placed = []
     for _, rows in searched.groupby(["dataset", "split"], dropna=False, sort=False):
         queries = rows[rows["slot"] == "query"]
-        different = rows[rows["slot"] == "positive"].drop_duplicates("target")
-        own = [own_targets.get(group, set()) for group in queries["group"]]
+        answers = rows[rows["slot"] == "positive"]
+        different = answers.drop_duplicates("target")
+        right_targets = [targets_of_groups.get(group, set()) for group in queries["group"]]
+        most = max(map(len, right_targets), default=0)
         ranked, similarity = nearest_other(
             vectors,
             np.arange(len(vectors)),
-            skip + depth + max(map(len, own), default=0),
+            skip + depth + most,
             anchors=queries.index.to_numpy(),
             pool=different.index.to_numpy(),
         )
         for number, query in enumerate(queries.itertuples()):
             candidates = ranked[number]
-            is_own = np.isin(targets[candidates], list(own[number]))
-            others = np.flatnonzero(~is_own & (candidates >= 0))
-            window = others[skip : skip + depth]
+            is_right = np.isin(targets[candidates], list(right_targets[number]))
+            is_row = candidates >= 0
+            ranks = np.flatnonzero(is_row & ~is_right)
+            window = ranks[skip : skip + depth]
             rng = np.random.default_rng(hashed(seed, "negatives", query.id))
             drawn = np.sort(rng.permutation(len(window))[:k])
             for rank in window[drawn]:
                 placed.append((candidates[rank], query.group, "negative", similarity[number, rank]))
-    return grouped(table, pd.DataFrame(placed, columns=["row", "group", "slot", "similarity"]))
+    columns = ["row", "group", "slot", "similarity"]
+    return grouped(table, pd.DataFrame(placed, columns=columns))
 
 
 def _target_numbers(table: pd.DataFrame) -> Ints:
@@ -260,14 +293,17 @@ def grouped(table: pd.DataFrame, placed: pd.DataFrame) -> pd.DataFrame:
     if "x_source" in table:
         sources = table["x_source"].fillna(table["id"])
     source_of = dict(zip(table["id"], sources, strict=True))
-    placed = placed.reindex(columns=["row", "group", "slot", "similarity"]).reset_index(drop=True)
-    copies = take(table.assign(x_source=sources), placed["row"])
+    placed = placed.reindex(columns=["row", "group", "slot", "similarity"])
+    placed = placed.reset_index(drop=True)
+    with_sources = table.assign(x_source=sources)
+    copies = take(with_sources, placed["row"])
+    parents = [source_of.get(parent, parent) for parent in copies["parent"]]
     copies = with_columns(
         copies,
         id=placed["group"] + "/" + placed["slot"] + "/" + copies["id"],
         group=placed["group"],
         slot=placed["slot"],
-        parent=[source_of.get(parent, parent) for parent in copies["parent"]],
+        parent=parents,
         x_similarity=placed["similarity"].astype(float),
     )
     return with_parents_found(copies)
@@ -280,8 +316,8 @@ def with_parents_found(table: pd.DataFrame) -> pd.DataFrame:
     """
     backwards = table[::-1]  # the first copy of a source is the last one written
     copies = dict(zip(backwards["x_source"], backwards["id"], strict=True))
-    places = zip(backwards["x_source"], backwards["group"], strict=True)
-    copies_in_group = dict(zip(places, backwards["id"], strict=True))
+    keys = zip(backwards["x_source"], backwards["group"], strict=True)
+    copies_in_group = dict(zip(keys, backwards["id"], strict=True))
 
     present = {None, *table["id"]}
     parents = []
@@ -296,4 +332,5 @@ def with_parents_found(table: pd.DataFrame) -> pd.DataFrame:
 def _usable(table: pd.DataFrame, vectors: Vectors) -> NDArray[np.bool_]:
     if vectors.ndim != 2 or len(vectors) != len(table):
         raise ValueError(f"embeddings of shape {vectors.shape} for a manifest of {len(table)} rows")
-    return np.asarray(np.isfinite(vectors).all(axis=1))
+    is_finite = np.isfinite(vectors)
+    return np.asarray(is_finite.all(axis=1))

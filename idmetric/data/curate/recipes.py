@@ -52,14 +52,15 @@ def idsim(
         existing: treatment of existing splits: "refuse" raises an error, "keep" uses only images of split train and
             images without a split, "overwrite" uses all images.
     """
-    table, notes = trainable(table, existing)
+    table, notes = _trainable(table, existing)
     needed = (_REAL, Rule(min_images=2, why="an anchor and a positive"))
-    filtered, dropped = apply_rules(distinct(table), (*rules, *needed))
+    images = distinct(table)
+    filtered, dropped = apply_rules(images, (*rules, *needed))
     quotas = balanced(_sizes(filtered), count)
     chosen = choose(filtered, quotas, seed)
     pairs = two_views(chosen, seed)
     curated = split(pairs, {"train": 10 / 11, "val": 1 / 11}, seed, by_dataset=False)
-    missing = short_of(sum(quotas.values()), count)
+    missing = _short_of(sum(quotas.values()), count)
     return curated, [*notes, *dropped, *missing]
 
 
@@ -88,18 +89,24 @@ def nearid(
     _refuse_splits(table, existing)
     if "x_partition" not in table:
         table = table.assign(x_partition=None)
-    filtered, notes = apply_rules(distinct(table), rules)
+    different = distinct(table)
+    filtered, notes = apply_rules(different, rules)
     curated = unique(filtered)
-    repeated = len(identities(filtered)) - len(identities(curated))
-    curated, dropped = apply_rules(curated, [Rule(min_images=2, why="two views or more")])
-    notes += [f"{repeated} identities repeat another's text or ObjaverseID and are left out", *dropped]
+    count_before = len(identities(filtered))
+    repeated = count_before - len(identities(curated))
+    enough = Rule(min_images=2, why="two views or more")
+    curated, dropped = apply_rules(curated, [enough])
+    notes.append(f"{repeated} identities repeat another's text or ObjaverseID and are left out")
+    notes += dropped
     if count is not None:
-        chosen = lowest(identities(curated)["identity"], count, (seed, "identity"))
+        names = identities(curated)["identity"]
+        chosen = lowest(names, count, (seed, "identity"))
         curated = keep_identities(curated, chosen)
-        notes += short_of(len(chosen), count)
+        notes += _short_of(len(chosen), count)
     if existing != "keep":
         curated = split(curated, parts or PARTS, seed, by_dataset=False)
-    return inherit_masks(whole_groups(table, curated)), notes
+    curated = _whole_groups(table, curated)
+    return inherit_masks(curated), notes
 
 
 def visme(
@@ -109,9 +116,13 @@ def visme(
 
     Identities with one image are left out, because they have no positive. Splits stay as they are.
     """
-    filtered, notes = apply_rules(distinct(table), (*rules, Rule(min_images=2, why="a query and a positive")))
-    chosen = choose(filtered, dict.fromkeys(_sizes(filtered), count), seed)
-    return whole_groups(table, keep_images(chosen, images, seed)), notes
+    enough = Rule(min_images=2, why="a query and a positive")
+    different = distinct(table)
+    filtered, notes = apply_rules(different, (*rules, enough))
+    quotas = dict.fromkeys(_sizes(filtered), count)
+    chosen = choose(filtered, quotas, seed)
+    curated = keep_images(chosen, images, seed)
+    return _whole_groups(table, curated), notes
 
 
 @dataclass(frozen=True)
@@ -139,7 +150,10 @@ def ilgen_quotas(variant: str = "all", count: int | None = None) -> dict[str, in
     Args:
         count: total number of instances, in the same proportions (Table 3 trains on 5K, 10K and 20K generic ones).
     """
-    full = {domain: counts.instances for domain, counts in ILGEN.items() if variant in ("all", domain)}
+    full = {}
+    for domain, counts in ILGEN.items():
+        if variant in ("all", domain):
+            full[domain] = counts.instances
     if variant == "all":
         full["generic"] //= 2
     sizes = list(full.values())
@@ -168,7 +182,8 @@ def ilgen(
         images: N, of each instance; 1 for objects without background generation (Table 3, ID6).
     """
     enough = Rule(min_images=images, why=f"{images} images of each instance")
-    filtered, notes = apply_rules(distinct(table), (*rules, enough))
+    different = distinct(table)
+    filtered, notes = apply_rules(different, (*rules, enough))
     firsts = identities(filtered)
     domain_of = firsts["domain"].str.casefold()
     chosen: list[str] = []
@@ -178,13 +193,17 @@ def ilgen(
             names = lowest(instances["identity"], quota, (seed, "identity"))
         else:
             counts = ILGEN[domain]
-            sizes = instances["category"].value_counts().clip(upper=counts.per_category)
+            sizes = instances["category"].value_counts()
+            sizes = sizes.clip(upper=counts.per_category)
             categories = lowest(sizes.index, counts.categories, (seed, "category", domain))
-            names = drawn(instances, "category", balanced(sizes[categories].to_dict(), quota), seed)
+            chosen_sizes = sizes[categories].to_dict()
+            quotas = balanced(chosen_sizes, quota)
+            names = drawn(instances, "category", quotas, seed)
         chosen += names
-        notes += short_of(len(names), quota, f" of domain {domain}")
-    curated = keep_images(keep_identities(filtered, chosen), images, seed)
-    return whole_groups(table, curated), notes
+        notes += _short_of(len(names), quota, f" of domain {domain}")
+    rows = keep_identities(filtered, chosen)
+    curated = keep_images(rows, images, seed)
+    return _whole_groups(table, curated), notes
 
 
 # ILGen's sets of real images (section 4.1, "Training set variants"; Tables 4 and S4), in the splits of UnED
@@ -213,17 +232,21 @@ def ilgen_real(
     """
     if variant != "all" and variant not in REAL_S:
         raise ValueError(f"unknown variant {variant!r}: all, {', '.join(REAL_S)}")
-    datasets = (*WHOLE, *SHARED) if variant == "all" else (REAL_S[variant],)
-    train, notes = trainable(table, "keep")
+    datasets = [*WHOLE, *SHARED]
+    if variant != "all":
+        datasets = [REAL_S[variant]]
+    train, notes = _trainable(table, "keep")
     enough = Rule(min_images=ILGEN_IMAGES, why=f"{ILGEN_IMAGES} images of each instance")
-    filtered, dropped = apply_rules(distinct(train), (*rules, _REAL, enough))
+    different = distinct(train)
+    filtered, dropped = apply_rules(different, (*rules, _REAL, enough))
 
     classes = _sizes(filtered)
-    missing = [name for name in datasets if name not in classes]
-    if missing:
-        listed = ", ".join(sorted(train["dataset"].dropna().unique())) or "no name"
+    absent = [name for name in datasets if name not in classes]
+    if absent:
+        names = sorted(train["dataset"].dropna().unique())
+        listed = ", ".join(names) or "no name"
         raise ValueError(
-            f"no class of {ILGEN_IMAGES} training images is of dataset {', '.join(missing)}; column dataset has "
+            f"no class of {ILGEN_IMAGES} training images is of dataset {', '.join(absent)}; column dataset has "
             f"{listed}: idmetric data import uned makes it"
         )
     if variant == "all":
@@ -232,26 +255,30 @@ def ilgen_real(
     else:
         wanted = count or ILGEN[variant].instances
         quotas = {REAL_S[variant]: wanted}
-    chosen = drawn(identities(filtered), "dataset", quotas, seed)
-    curated = keep_images(keep_identities(filtered, chosen), ILGEN_IMAGES, seed)
-    return whole_groups(table, curated), notes + dropped + short_of(len(chosen), wanted)
+    firsts = identities(filtered)
+    chosen = drawn(firsts, "dataset", quotas, seed)
+    rows = keep_identities(filtered, chosen)
+    curated = keep_images(rows, ILGEN_IMAGES, seed)
+    missing = _short_of(len(chosen), wanted)
+    return _whole_groups(table, curated), [*notes, *dropped, *missing]
 
 
 def _real_all_quotas(sizes: Mapping[str, int], wanted: int) -> dict[str, int]:
     """Dataset -> number of its classes in Real-ALL."""
     whole = {name: sizes[name] for name in WHOLE}
-    remaining = wanted - sum(whole.values())
+    shared = {name: sizes[name] for name in SHARED}
+    count = sum(whole.values())
+    remaining = wanted - count
     if remaining < 0:
         listed = " + ".join(f"{name} {size}" for name, size in whole.items())
-        raise ValueError(
-            f"the whole sets have {sum(whole.values())} classes ({listed}), more than {wanted}: raise --count"
-        )
-    return whole | balanced({name: sizes[name] for name in SHARED}, remaining)
+        raise ValueError(f"the whole sets have {count} classes ({listed}), more than {wanted}: raise --count")
+    return whole | balanced(shared, remaining)
 
 
 def _sizes(table: pd.DataFrame) -> dict[str, int]:
     """Dataset -> number of its identities."""
-    sizes: dict[str, int] = identities(table)["dataset"].value_counts().to_dict()
+    datasets = identities(table)["dataset"]
+    sizes: dict[str, int] = datasets.value_counts().to_dict()
     return sizes
 
 
@@ -265,11 +292,12 @@ def _refuse_splits(table: pd.DataFrame, existing: Existing) -> None:
 
 def splits_of(table: pd.DataFrame) -> str:
     """A text with the splits of a manifest and their sizes."""
-    counts = table["split"].fillna("none").value_counts().sort_index()
+    splits = table["split"].fillna("none")
+    counts = splits.value_counts().sort_index()
     return ", ".join(f"{name}: {count} images" for name, count in counts.items())
 
 
-def trainable(table: pd.DataFrame, existing: Existing) -> Curated:
+def _trainable(table: pd.DataFrame, existing: Existing) -> Curated:
     """The images that may be used for training, and notes about the rest."""
     _refuse_splits(table, existing)
     is_train = table["split"].fillna("train") == "train"
@@ -277,19 +305,25 @@ def trainable(table: pd.DataFrame, existing: Existing) -> Curated:
         return table, []
     if not is_train.any():
         raise ValueError(f"no images are of split train ({splits_of(table)})")
-    note = f"{(~is_train).sum()} images of splits other than train are not used ({splits_of(table)})"
+    count = len(table) - is_train.sum()
+    note = f"{count} images of splits other than train are not used ({splits_of(table)})"
     return take(table, is_train), [note]
 
 
-def whole_groups(before: pd.DataFrame, after: pd.DataFrame) -> pd.DataFrame:
+def _whole_groups(before: pd.DataFrame, after: pd.DataFrame) -> pd.DataFrame:
     """`after` without groups that lost a row; their other rows stay as single images."""
     group = after["group"]
-    size_before = group.map(before["group"].value_counts())
+    sizes_before = before["group"].value_counts()
+    size_before = group.map(sizes_before)
     size_after = group.map(group.value_counts())
     is_whole = size_before == size_after
-    return after.assign(group=group.where(is_whole, None), slot=after["slot"].where(is_whole, None))
+    groups = group.where(is_whole, None)
+    slots = after["slot"].where(is_whole, None)
+    return after.assign(group=groups, slot=slots)
 
 
-def short_of(found: int, wanted: int, of: str = "") -> list[str]:
-    """A note if fewer identities were found than wanted."""
-    return [f"only {found} of {wanted} identities{of} are available"] if found < wanted else []
+def _short_of(count: int, wanted: int, kind: str = "") -> list[str]:
+    """A note if there are fewer identities than wanted."""
+    if count >= wanted:
+        return []
+    return [f"only {count} of {wanted} identities{kind} are available"]

@@ -35,7 +35,8 @@ def parse_ratio(text: str) -> tuple[float, float, float]:
         real, context, identity = (float(x) for x in text.split(":"))
     except ValueError:
         real = context = identity = np.nan
-    if not (min(real, context, identity) >= 0 and 0 < real + context + identity < np.inf):
+    total = real + context + identity
+    if not (min(real, context, identity) >= 0 and 0 < total < np.inf):
         raise ValueError(f"{text!r} is not a ratio: write real:context:identity, such as 1:1:1")
     return real, context, identity
 
@@ -139,7 +140,8 @@ def _draw(pools: dict[str, Draw], need: int, per_identity: int, seed: tuple[int,
 
 def _rows_of(table: pd.DataFrame, is_chosen: pd.Series) -> dict[str, Ints]:
     """identity -> its rows among the chosen ones."""
-    rows: dict[str, Ints] = table.groupby(table["identity"].where(is_chosen)).indices
+    names = table["identity"].where(is_chosen)
+    rows: dict[str, Ints] = table.groupby(names).indices
     return rows
 
 
@@ -153,7 +155,8 @@ def _real(table: pd.DataFrame) -> dict[str, Draw]:
             continue
         anchors, positives, negatives = slots
         identity = names[anchors[0]]
-        if set(names[positives]) != {identity} or identity in names[negatives]:
+        is_pair = set(names[positives]) == {identity}
+        if not is_pair or identity in names[negatives]:
             raise ManifestError(
                 f"subset 'real', group {group!r}: a positive of another identity than the anchor's, or a negative of "
                 "the same"
@@ -172,19 +175,23 @@ def _context(table: pd.DataFrame) -> dict[str, Draw]:
     """identity -> function that draws a pair of it in one of the three pairings, and an image of another instance."""
     originals = _rows_of(table, table["role"] == "real")
     edits = _rows_of(table, table["role"] == "context-edit")
-    names = sorted(name for name in originals if len(edits.get(name, ())) >= 2)
-    draw_stranger = _strangers(table, {name: originals[name][0] for name in names})
+    names = []
+    for name in sorted(originals):
+        if len(edits.get(name, ())) >= 2:
+            names.append(name)
+    row_of = {name: originals[name][0] for name in names}
+    draw_stranger = _strangers(table, row_of)
 
     def draw(name: str, rng: np.random.Generator) -> Triplet | None:
         pairing = PAIRINGS[rng.integers(3)]
-        first, second = rng.permutation(edits[name])[:2]
+        edit, further_edit = rng.permutation(edits[name])[:2]
         original = rng.choice(originals[name])
         if pairing == "original-edited":
-            anchor, positive = original, first
+            anchor, positive = original, edit
         elif pairing == "edited-original":
-            anchor, positive = first, original
+            anchor, positive = edit, original
         else:
-            anchor, positive = first, second
+            anchor, positive = edit, further_edit
         stranger = draw_stranger(rng, anchor)
         if stranger is None:
             return None
@@ -219,9 +226,12 @@ def _identity(table: pd.DataFrame, originals: float) -> dict[str, Draw]:
     probability `originals`, an original of another instance."""
     real = _rows_of(table, table["role"] == "real")
     is_edit = (table["role"] == "identity-edit") & followers(table)
-    edited = table["identity"].iloc[parent_rows(table)].reset_index(drop=True)  # the identity that was edited
-    edits = table.groupby(edited.where(is_edit)).indices
-    draw_stranger = _strangers(table, {name: rows[0] for name, rows in real.items()})
+    parents = parent_rows(table)
+    edited = table["identity"].iloc[parents].reset_index(drop=True)  # the identity that was edited
+    edited = edited.where(is_edit)
+    edits = table.groupby(edited).indices
+    row_of = {name: rows[0] for name, rows in real.items()}
+    draw_stranger = _strangers(table, row_of)
 
     def draw(name: str, rng: np.random.Generator) -> Triplet | None:
         anchor, positive = rng.permutation(real[name])[:2]
@@ -232,7 +242,11 @@ def _identity(table: pd.DataFrame, originals: float) -> dict[str, Draw]:
             return None
         return anchor, positive, rng.choice(real[stranger])
 
-    return {name: partial(draw, name) for name in sorted(edits) if len(real.get(name, ())) >= 2}
+    draws: dict[str, Draw] = {}
+    for name in sorted(edits):
+        if len(real.get(name, ())) >= 2:
+            draws[name] = partial(draw, name)
+    return draws
 
 
 _NEEDS = {
@@ -246,7 +260,12 @@ def _written(table: pd.DataFrame, triplets: list[Triplet], name: str) -> pd.Data
     """The rows of triplets as groups of a subset."""
     rows = np.ravel(triplets)
     groups = [f"{name}-{number:06d}" for number in range(len(triplets))]
-    placed = pd.DataFrame({"row": rows, "group": np.repeat(groups, 3), "slot": SLOTS * len(triplets)})
+    columns = {
+        "row": rows,
+        "group": np.repeat(groups, 3),
+        "slot": SLOTS * len(triplets),
+    }
+    placed = pd.DataFrame(columns)
     if name == "real" and "x_similarity" in table:
         placed["similarity"] = table["x_similarity"].to_numpy()[rows]
     return grouped(table, placed).assign(x_mixture=name)
