@@ -141,11 +141,11 @@ def embed_images(
     for column, dtype in types.items():
         values = [facts[number][column] for number in sorted(facts)]
         usable[column] = pd.Series(values, dtype=dtype)
-    places = [store.place(key) for key in usable["_key"]]
-    usable["_part"] = [name for name, _ in places]
+    locations = [store.place(key) for key in usable["_key"]]
+    usable["_part"] = [name for name, _ in locations]
     usable["_part"] = usable["_part"].astype("category")
-    usable["_row"] = np.array([row for _, row in places], np.int32)
-    usable["_norm"] = norms_of(store.folder, places)
+    usable["_row"] = np.array([row for _, row in locations], np.int32)
+    usable["_norm"] = norms_of(store.folder, locations)
     return usable, problems
 
 

@@ -74,8 +74,8 @@ def duplicates(
     for record in records:
         by_key.setdefault(record["_key"], []).append(record)
     contents = list(by_key.values())
-    _, first = np.unique([record["_key"] for record in records], return_index=True)
-    units = gallery.features.unit(rows[np.sort(first)])
+    _, positions = np.unique([record["_key"] for record in records], return_index=True)
+    units = gallery.features.unit(rows[np.sort(positions)])
 
     # links of contents; pairs of one image follow each other, so that its print is at hand
     copy_of = _comparison(gallery, [images[0] for images in contents], progress)
@@ -157,12 +157,12 @@ def _comparison(gallery: Contents, contents: Sequence[Record], progress: Progres
     @lru_cache(_HELD)
     def print_of(number: int) -> Print:
         key = contents[number]["_key"]
-        kept = prints.rows([key])
-        if not kept:
+        stored = prints.rows([key])
+        if not stored:
             raise GalleryError(
                 f"no picture of {contents[number]['path']} is kept in {str(prints.folder)!r}: start again"
             )
-        return take_print(kept[key][PRINT].numpy())
+        return take_print(stored[key][PRINT].numpy())
 
     @cache
     def compared(a: int, b: int) -> Copy:
@@ -182,22 +182,22 @@ def _group(
     numbers: list[int], contents: Sequence[list[Record]], units: Single, copy_of: CopyOf, limit: Limit | None
 ) -> tuple[list[int], list[Record]]:
     """Of linked contents, those that do not repeat the one to keep; and a row for each image of the rest."""
-    kept = min(numbers, key=lambda number: min(map(_precedence, contents[number])))
-    kept_image = min(contents[kept], key=_precedence)
+    kept_number = min(numbers, key=lambda number: min(map(_precedence, contents[number])))
+    kept_image = min(contents[kept_number], key=_precedence)
     vectors = units[numbers]
-    from_kept = distances(np.broadcast_to(units[kept], vectors.shape), vectors).tolist()
+    from_kept = distances(np.broadcast_to(units[kept_number], vectors.shape), vectors).tolist()
 
-    others: list[int] = []
+    rest: list[int] = []
     rows: list[Record] = []
     for number, distance in zip(numbers, from_kept, strict=True):
-        copy = copy_of(kept, number)
+        copy = copy_of(kept_number, number)
         is_animated = kept_image["_animated"] or contents[number][0]["_animated"]
         is_near = limit is not None and not is_animated and comparable(distance) <= comparable(limit.distance)
         if not copy.found and not is_near:
-            others.append(number)
+            rest.append(number)
             continue
         reason = "copy" if copy.found else "near"
-        if number == kept:
+        if number == kept_number:
             reason = "same bytes"
         facts = {"distance": distance, "copy_agreement": copy.agreement, "mirrored": copy.mirrored}
         if limit is not None:
@@ -205,9 +205,9 @@ def _group(
         rows += [{**image, **facts, "keep": False, "reason": reason} for image in contents[number]]
 
     rows.sort(key=_precedence)
-    first = next(row for row in rows if row["path"] == kept_image["path"])
-    first |= {"keep": True, "reason": "kept"}
-    return others, [first, *(row for row in rows if row is not first)]
+    kept_row = next(row for row in rows if row["path"] == kept_image["path"])
+    kept_row |= {"keep": True, "reason": "kept"}
+    return rest, [kept_row, *(row for row in rows if row is not kept_row)]
 
 
 def _precedence(record: Record) -> tuple[object, ...]:

@@ -219,13 +219,13 @@ def _floats(part: PartFile) -> NDArray[Any]:
     return vectors.astype(np.float32) if vectors.dtype == np.float16 else vectors
 
 
-def norms_of(folder: Path, places: Sequence[tuple[str, int]]) -> Single:
+def norms_of(folder: Path, locations: Sequence[tuple[str, int]]) -> Single:
     """The lengths of vectors in parts of a folder."""
     norms = {}
-    for name in {name for name, _ in places}:
+    for name in {name for name, _ in locations}:
         vectors = _floats(PartFile(folder / name))
         norms[name] = _lengths(vectors)
-    return np.array([norms[name][row] for name, row in places], np.float32)
+    return np.array([norms[name][row] for name, row in locations], np.float32)
 
 
 def _lengths(vectors: NDArray[Any]) -> Single:

@@ -64,8 +64,8 @@ def _table_of(source: GallerySource, masked: bool, mask_dir: StrPath | None) -> 
     from idmetric.data.manifest import FORMATS, checked, read
 
     if not isinstance(source, str | os.PathLike):
-        given = [os.fspath(path) for path in source["path"]] if "path" in source else []
-        return _of_manifest(checked(source, ".", "the table"), given, "the table", masked)
+        given_paths = [os.fspath(path) for path in source["path"]] if "path" in source else []
+        return _of_manifest(checked(source, ".", "the table"), given_paths, "the table", masked)
 
     path = Path(source)
     manifests = [path, *(path / f"manifest{ending}" for ending in FORMATS)]
@@ -110,27 +110,27 @@ def _of_files(files: Sequence[Path], root: Path, masked: bool, mask_dir: StrPath
 def _given_paths(file: Path) -> list[str | None]:
     """The column of paths as it stands in a table, by which answers and the table can be joined."""
     if file.suffix.lower() == ".parquet":
-        given: list[str | None] = arrow().parquet.read_table(file, columns=["path"])["path"].to_pylist()
-        return given
+        given_paths: list[str | None] = arrow().parquet.read_table(file, columns=["path"])["path"].to_pylist()
+        return given_paths
     from idmetric.tables import read_table
 
     return read_table(file, known=["path"]).column("path")
 
 
-def _of_manifest(table: pd.DataFrame, given: Sequence[str | None], name: str, masked: bool) -> pd.DataFrame:
+def _of_manifest(table: pd.DataFrame, given_paths: Sequence[str | None], name: str, masked: bool) -> pd.DataFrame:
     """The images of a checked manifest; texts without an image are left out."""
     import pandas as pd
 
-    own = [column for column in table if column not in _LEFT_OUT and table[column].notna().any()]
-    for column in own:
+    own_columns = [column for column in table if column not in _LEFT_OUT and table[column].notna().any()]
+    for column in own_columns:
         if column in _ANSWERS or column in FACTS:
             raise GalleryError(f"{name}: column {column!r} has the name of a column of answers: rename it")
     columns = {
-        "path": pd.Series(given, dtype=object),
+        "path": pd.Series(given_paths, dtype=object),
         "_file": table["path"],
         "_mask": table["mask"] if masked else pd.Series([None] * len(table), dtype=object),
         "identity": table["identity"],
     }
-    columns |= {column: table[column] for column in own}
+    columns |= {column: table[column] for column in own_columns}
     images = pd.DataFrame(columns)
     return images[images["_file"].notna()].reset_index(drop=True)

@@ -83,7 +83,7 @@ def grid_identity_task(
         pasted = paste(edited, image, mask)
         return Made(pasted, mask, mask, oracle=0.0)
 
-    return GenerateTask(jobs, make, engine, lambda made: merge([sources, made], shared=True))
+    return GenerateTask(jobs, make, engine, lambda new_rows: merge([sources, new_rows], shared=True))
 
 
 def grid_context_task(table: pd.DataFrame, engine: Engine, words: Wording, seed: int = 0) -> GenerateTask:
@@ -122,7 +122,7 @@ def grid_context_task(table: pd.DataFrame, engine: Engine, words: Wording, seed:
         edited = engine.edit(request)
         return Made(edited, mask)
 
-    return GenerateTask(jobs, make, engine, lambda made: merge([table, made], shared=True))
+    return GenerateTask(jobs, make, engine, lambda new_rows: merge([table, new_rows], shared=True))
 
 
 def _parameters(row: Parameters) -> Parameters:
