@@ -30,7 +30,7 @@ RegionsByPath = Mapping[str, Sequence[Region]]
 FindRegions = Callable[[int, str], Sequence[Region] | None]
 _SIZE = ("x", "y", "w", "h")
 _CORNERS = ("left", "top", "right", "bottom")
-_OTHERS = ("path", "label", "width", "height", "rotation")
+_OTHERS = ("path", "image", "label", "width", "height", "rotation")
 
 
 def region_finder(regions: Regions, names: Sequence[Sequence[str]]) -> FindRegions:
@@ -113,9 +113,13 @@ def read_regions(path: str, names: Sequence[str]) -> RegionsByPath:
 
 
 def _of_rows(source: str, columns: Sequence[str], rows: Iterable[tuple[int, Mapping[str, Any]]]) -> RegionsByPath:
-    """The regions in the numbered rows of a table; a row of a path alone lists an image without regions."""
+    """The regions in the numbered rows of a table; a row of a path alone lists an image without regions.
+
+    A table that `Match.write` wrote has the path as `image`, and a row for each subject and region.
+    """
+    name = "image" if "image" in columns and "path" not in columns else "path"
     sides = _CORNERS if set(_CORNERS) <= set(columns) else _SIZE
-    missing = {"path", *sides} - set(columns)
+    missing = {name, *sides} - set(columns)
     if missing:
         needed = "path,x,y,w,h or path,left,top,right,bottom are needed"
         raise RequestError(f"{source} has no column {', '.join(sorted(missing))}: {needed}")
@@ -127,15 +131,17 @@ def _of_rows(source: str, columns: Sequence[str], rows: Iterable[tuple[int, Mapp
             is_empty = cell in (None, "") or cell != cell  # NaN in a DataFrame
             if not is_empty:
                 cells[column] = str(cell)
-        if "path" not in cells:
+        if name not in cells:
             raise RequestError(f"{source}, row {number}: it names no image")
-        of_image = regions[cells.pop("path")]
+        of_image = regions[cells.pop(name)]
         if not cells.keys() & {*sides, "label"}:
             continue
         try:
-            of_image.append(_of_cells(cells, sides))
+            region = _of_cells(cells, sides)
         except ValueError as error:
             raise RequestError(f"{source}, row {number}: {error}") from error
+        if region not in of_image:
+            of_image.append(region)
     return regions
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from idmetric.metric.checkpoints import format as checkpoint
 from idmetric.metric.checkpoints.format import Checkpoint, file_of, revision_of
-from idmetric.metric.checkpoints.lora import check_layers, check_lora, merge_lora
+from idmetric.metric.checkpoints.lora import check_layers, check_lora, is_trained, merge_lora
 from idmetric.metric.checkpoints.released import (
     ADAPTER,
     ADAPTER_CONFIG,
@@ -103,7 +103,7 @@ def read_idsim(
     with understanding(config_file):
         check_lora(lora)
     with understanding(adapter_file):
-        adapter = _trunk_adapter(read_finite(adapter_file))
+        adapter = _trunk_adapter(read_finite(adapter_file), lora)
     state = {}
     for head, path in zip(HEADS, head_files, strict=True):
         for key, value in read_head(path, lora, f"{head}.").items():
@@ -139,12 +139,12 @@ def read_idsim(
     return Checkpoint(config, state, revision, folder)
 
 
-def _trunk_adapter(adapter: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _trunk_adapter(adapter: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
     """The adapter's tensors for the backbone; those for the heads are ignored, as the heads' files hold them too."""
     trunk_adapter = {}
     for key, value in adapter.items():
         name = key.removeprefix(_PREFIX)
-        if name.startswith(_TRUNK) and not name.endswith(f"{_WRAPPED}weight"):  # the backbone's own file has these
+        if name.startswith(_TRUNK) and (".lora_" in name or is_trained(name, config)):
             trunk_adapter[key] = value
         elif not name.startswith(tuple(HEADS)):
             raise CheckpointError(f"the adapter holds {key!r}: no trained layer of ID-Sim's backbone or heads")

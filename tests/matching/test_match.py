@@ -343,6 +343,17 @@ def test_the_page_shows_images_with_their_regions_the_worst_first(
     assert "<script>alert" not in page
 
 
+def test_a_written_table_is_a_table_of_regions(metric: IDSim, subjects: Any, tmp_path: Path) -> None:
+    """Boxes that a detector found are found once."""
+    picture, boxes = scene((ANN, REX))
+    picture.save(tmp_path / "a.png")
+    found = match(metric, subjects, tmp_path / "a.png", regions=boxes)
+    found.write(tmp_path / "match.csv")
+    again = match(metric, subjects, tmp_path / "a.png", regions=str(tmp_path / "match.csv"))
+    assert len(again.table) == len(found.table)
+    assert again.table["distance"].tolist() == pytest.approx(found.table["distance"].tolist(), abs=1e-5)
+
+
 # Refusals
 
 

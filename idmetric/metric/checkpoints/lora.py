@@ -45,7 +45,8 @@ def check_lora(config: Mapping[str, Any]) -> None:
         unsupported.append(start)
     # patterns are of the kinds that cannot take forever to match
     for setting in ("alpha_pattern", "rank_pattern"):
-        for pattern in config.get(setting) or {}:
+        for pattern, value in (config.get(setting) or {}).items():
+            accept(f"{setting} of {pattern}", value, float)
             if not re.fullmatch(r"\^?[\w.\\]+", pattern):
                 unsupported.append(f"the {setting} {pattern!r}")
     targets = config.get("target_modules")
@@ -56,7 +57,17 @@ def check_lora(config: Mapping[str, Any]) -> None:
     if not isinstance(targets, str):
         accept("target_modules", targets, tuple[str, ...])
     accept("use_rslora", config.get("use_rslora", False), bool)
-    accept("r", config.get("r", 8), int)
+    accept("lora_alpha", config.get("lora_alpha", 8), float)
+    if accept("r", config.get("r", 8), int) < 1:
+        raise CheckpointError("an adapter of rank 0 changes nothing: it was not written whole")
+
+
+def is_trained(key: str, config: Mapping[str, Any]) -> bool:
+    """Whether an adapter may hold a tensor besides LoRA's: of a bias, or a module that its config says it trains."""
+    module, _, kind = key.rpartition(".")
+    if kind.endswith("bias") and config.get("bias", "none") != "none":
+        return True
+    return any(f".{name}." in f".{module}." for name in config.get("modules_to_save") or ())
 
 
 def check_layers(
