@@ -162,7 +162,7 @@ def match(
             identities are within the calibration's. A `Calibration` takes the place of the model's stored one.
         margin: a region within the thresholds of several subjects counts as the nearest, and as those that are at most
             1 + margin times as far.
-        distance: as in `idmetric.score`. aggregate: over a subject's references: the nearest ("best"), or the mean.
+        distance: see `idmetric.metric.distance`. aggregate: over references: the nearest ("best"), or the mean.
         outside: what becomes of the pixels outside of a region's mask: "keep", "black" or "white".
         rate: frames per second of clips; default all frames.
         detector: a function that finds the regions of a picture, such as `WordDetector`; instead of `regions`.

@@ -150,7 +150,6 @@ def test_float32_beyond_float16_is_refused_in_float16_alone(kind: Any, copy: Cop
 TWO_NAMES = {
     "VisID": ("model.layers.1.self_attn.q_proj.weight", "model.language_model.layers.1.self_attn.q_proj.weight"),
     "dual": ("text_model.encoder.layers.1.mlp.fc1.weight", "clip.text_model.encoder.layers.1.mlp.fc1.weight"),
-    "sam3": ("detr_decoder.layers.0.mlp.fc1.weight", "detector_model.detr_decoder.layers.0.mlp.fc1.weight"),
 }
 
 
