@@ -61,7 +61,8 @@ class _Columns:
         """
         if hasattr(batch, "to_frame"):  # a pandas Series
             series = type(batch)
-            return series(self._new_columns([batch.tolist()])[self.output])
+            values = self._new_columns([batch.tolist()])[self.output]
+            return series(values, index=batch.index)
         if (isinstance(batch, Mapping) and not _is_undecoded(batch)) or hasattr(batch, "assign"):
             missing = [name for name in self.columns if name not in batch]
             if missing:

@@ -175,7 +175,7 @@ def identities(gallery: Contents, *, threshold: float | Limit | None = None, lin
         for position, (image, distance) in enumerate(zip(group, from_center, strict=True)):
             row = {"group": number, "size": len(group), "center": position == center, "distance": distance}
             row |= {"threshold": limit.distance, "threshold_source": limit.source}
-            rows.append(row | records[image])
+            rows.append(records[image] | row)
 
     single = sum(len(group) == 1 for group in groups)
     notes = [f"{len(rows)} images, {len(groups)} groups, {single} of them of one image; threshold {limit}"]

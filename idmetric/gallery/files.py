@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -46,6 +46,14 @@ FACTS = (
     "_row",  # of the vector in that file
     "_norm",  # length of the vector
 )
+# columns of manifests that do not come along: they say how rows belong together, or are replaced by the gallery's own
+LEFT_OUT = ("id", "path", "mask", "part_mask", "role", "group", "slot", "parent", "seed", "parameters")
+# columns of answers, which columns of tables may not be called
+_ANSWERS = (
+    "query", "rank", "distance", "answer", "probability", "group", "size", "center", "keep", "reason", "width",
+    "height", "bytes", "copy_agreement", "mirrored", "threshold", "threshold_source", "model", "revision",
+    "distance_name", "resolution", "dtype", "idmetric",
+)  # fmt: skip
 _HEAD = b"idmetric.gallery"
 
 
@@ -58,6 +66,13 @@ class StaleWarning(UserWarning):
 
 
 # The table
+
+
+def refuse_names(own_columns: Iterable[str], name: str) -> None:
+    """Raise GalleryError, naming the table, for a column of its own that answers have as well."""
+    for column in own_columns:
+        if column in _ANSWERS or column in FACTS:
+            raise GalleryError(f"{name}: column {column!r} has the name of a column of answers: rename it")
 
 
 def arrow() -> Any:
@@ -246,7 +261,7 @@ def read_vectors(path: Path, model_id: str) -> tuple[pa.Table, Vectors]:
     """The rows and vectors of a table by `adapters.EmbedColumn`; rows without a vector are left out.
 
     Raises:
-        GalleryError: for a table without its columns, or by another model.
+        GalleryError: for a table without its columns, or by another model, or with a column that answers have.
     """
     try:
         table = arrow().parquet.read_table(path)
@@ -265,7 +280,9 @@ def read_vectors(path: Path, model_id: str) -> tuple[pa.Table, Vectors]:
     lists = getattr(embeddings, "storage", embeddings)  # Ray Data writes tensors
     numbers = _numbers(lists.flatten())
     vectors = numbers.astype(np.float32, copy=False).reshape(count, -1)
-    table = table.drop_columns([EMBEDDING, MODEL])
+    own_columns = [column for column in table.column_names if column not in (EMBEDDING, MODEL, *LEFT_OUT)]
+    refuse_names(own_columns, str(path))
+    table = table.select(["path", *own_columns])
     # what is not known of the files is missing
     keys = arrow().array([str(row) for row in range(count)])
     facts = dict.fromkeys(FACTS, arrow().nulls(count)) | {"_file": table["path"], "_key": keys}

@@ -130,7 +130,8 @@ class Gallery(Contents):
         Args:
             images: one or several.
             k: images for each query; fewer if the gallery has fewer.
-            masks: the queries' masks; pixels outside are replaced as in the gallery.
+            masks: the queries' masks; pixels outside are replaced as in the gallery. A `MaskWarning` counts those
+                without one in a masked gallery.
             distance: the distance to rank by. Any but "cls" needs `rerank`.
             rerank: length of the shortlist by `cls`, which is then ranked by `distance`.
             exclude_same: leave out images with the query's own bytes.
@@ -163,6 +164,8 @@ class Gallery(Contents):
 
         singles = split_images(images)
         covers = split_masks(labeled(masks, self.look.mask_id), singles)
+        if self.look.masked:
+            search.warn_of_unmasked(covers)
         queries = embedding_of(
             items_of_images(singles, covers),
             self.metric,
@@ -182,7 +185,7 @@ class Gallery(Contents):
             if rerank is not None:
                 hits = search.reranked(self, query, hits, distance)
             for rank, (number, value) in enumerate(hits[:k], 1):
-                row = {"query": describe(image), "rank": rank, "distance": value, **records[number]}
+                row = records[number] | {"query": describe(image), "rank": rank, "distance": value}
                 rows.append(row | search.judgment(row, limit, calibration))
 
         columns: tuple[str, ...] = ("query", "rank", "distance")

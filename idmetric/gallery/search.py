@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from idmetric.gallery.approximate import Candidates
 from idmetric.gallery.files import GalleryError, Vectors
 from idmetric.metric.distance import distance_matrix, needs_patches
 from idmetric.metric.embedding import Embedding, check_distances, concatenate
+from idmetric.metric.masks import MaskWarning
 from idmetric.metric.ties import comparable
 from idmetric.store import Store, key_of
 from idmetric.stream import Item, embedded, problem_of
@@ -38,6 +40,14 @@ def check_rerank(k: int, distance: str, rerank: int | None) -> None:
         )
     if rerank is not None and rerank < k:
         raise ValueError(f"rerank={rerank} is a shortlist of fewer than the k={k} images asked for")
+
+
+def warn_of_unmasked(masks: Sequence[Any]) -> None:
+    """Warn of queries without a mask, which are compared with subjects alone."""
+    unmasked = sum(mask is None for mask in masks)
+    if unmasked:
+        message = f"{unmasked} of {len(masks)} queries have no mask, but the gallery holds subjects alone: give masks"
+        warnings.warn(message, MaskWarning, stacklevel=3)
 
 
 def key_of_query(image: Any, mask: Any, look: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from idmetric.gallery.files import FACTS, GalleryError, arrow
+from idmetric.gallery.files import LEFT_OUT, GalleryError, arrow, refuse_names
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files import StrPath
 from idmetric.metric.paths import IMAGE_ENDINGS, absent_mask, claim, images_below, mask_of
@@ -16,14 +16,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 GallerySource: TypeAlias = "StrPath | pd.DataFrame"
-# columns of manifests that do not come along: they say how rows belong together, or are replaced by the gallery's own
-_LEFT_OUT = ("id", "path", "mask", "part_mask", "role", "group", "slot", "parent", "seed", "parameters")
-# columns of answers, which columns of tables may not be called
-_ANSWERS = (
-    "query", "rank", "distance", "answer", "probability", "group", "size", "center", "keep", "reason", "width",
-    "height", "bytes", "copy_agreement", "mirrored", "threshold", "threshold_source", "model", "revision",
-    "distance_name", "resolution", "dtype", "idmetric",
-)  # fmt: skip
 
 
 def list_images(sources: Sequence[GallerySource], masked: bool, mask_dir: StrPath | None) -> pd.DataFrame:
@@ -121,10 +113,8 @@ def _of_manifest(table: pd.DataFrame, given_paths: Sequence[str | None], name: s
     """The images of a checked manifest; texts without an image are left out."""
     import pandas as pd
 
-    own_columns = [column for column in table if column not in _LEFT_OUT and table[column].notna().any()]
-    for column in own_columns:
-        if column in _ANSWERS or column in FACTS:
-            raise GalleryError(f"{name}: column {column!r} has the name of a column of answers: rename it")
+    own_columns = [column for column in table if column not in LEFT_OUT and table[column].notna().any()]
+    refuse_names(own_columns, name)
     columns = {
         "path": pd.Series(given_paths, dtype=object),
         "_file": table["path"],

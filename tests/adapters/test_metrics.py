@@ -393,6 +393,12 @@ def test_scores_of_two_columns(metric: IDSim) -> None:
     assert found["distance"] == pytest.approx(expected.tolist(), abs=1e-5)
 
 
+def test_a_series_keeps_its_index(metric: IDSim) -> None:
+    pandas = pytest.importorskip("pandas")
+    batch = pandas.Series(cells(2), index=[7, 5])
+    assert EmbedColumn(metric)(batch).index.tolist() == [7, 5]
+
+
 @pytest.mark.parametrize("make", [lambda m, e: EmbedColumn(m, "a", on_error=e), lambda m, e: ScoreColumns(
     m, "a", "b", output="embedding", on_error=e)])  # fmt: skip
 def test_cells_that_cannot_be_read_are_named_or_empty(metric: IDSim, make: Callable[..., Any]) -> None:

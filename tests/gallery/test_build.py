@@ -18,6 +18,7 @@ from pyarrow import parquet
 from idmetric import IDSim
 from idmetric.adapters import EmbedColumn
 from idmetric.gallery import Gallery, GalleryError, StaleWarning, models_of
+from idmetric.metric.masks import MaskWarning
 from idmetric.store import Store, key_of
 from tests.conftest import random_model
 from tests.gallery.parts import files, flat, flip_a_byte, parts
@@ -277,6 +278,9 @@ def test_masks_count_in_the_key(metric: IDSim, photos: Path, tmp_path: Path) -> 
     gallery = Gallery(tmp_path / "index", metric, masked=True, outside="white")
     update = gallery.build(photos, mask_dir=tmp_path / "masks")
     assert (update.images, list(update.unreadable)) == (8, [str(files(photos)[-1])])
+    with pytest.warns(MaskWarning, match="2 of 3") as warned:
+        gallery.query([flat(30)] * 3, k=1, masks=[mask, None, None])
+    assert len(warned) == 1
     hits = gallery.query(flat(30), k=8, masks=mask)
     distances = metric.pairwise(flat(30), files(photos)[:-1], masks_a=mask, masks_b=[mask] * 8, outside="white")[0]
     order = distances.argsort()
@@ -403,6 +407,9 @@ def test_a_table_with_vectors_opens_as_a_gallery(metric: IDSim, photos: Path, ga
 
     with pytest.raises(GalleryError, match="not by"):
         Gallery(tmp_path / "vectors.parquet", random_model("dinov2")).query(flat(1))
+    table.assign(distance=0).to_parquet(tmp_path / "measured.parquet")
+    with pytest.raises(GalleryError, match=r"measured\.parquet.*distance"):
+        Gallery(tmp_path / "measured.parquet", metric).query(flat(1))
     table.drop(columns="embedding_model").to_parquet(tmp_path / "other.parquet")
     with pytest.raises(GalleryError, match="embedding_model"):
         Gallery(tmp_path / "other.parquet", metric).query(flat(1))
