@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from PIL import Image
 from torch import Tensor
 
@@ -121,7 +122,7 @@ def without(table: pd.DataFrame, rows: Collection[int]) -> pd.DataFrame:
     names = table["id"]
     parents = table["parent"]
     groups = table["split"].fillna("") + "\0" + table["group"]  # missing without a group
-    is_lost = table.index.isin(rows)
+    is_lost = np.isin(np.arange(len(table)), list(rows))
     count = -1
     while count != is_lost.sum():  # until no more rows depend on lost ones
         count = is_lost.sum()

@@ -154,7 +154,7 @@ def take_all(wants: Sequence[Want], item: Item, picture: Image.Image) -> dict[st
 
 def unusable(table: pd.DataFrame, problems: Mapping[int, str]) -> ManifestError:
     """The error for rows with images that cannot be used: row -> reason."""
-    names = table["id"]
+    names = table["id"].tolist()
     lines = [f"{names[row]}: {problems[row]}" for row in sorted(problems)]
     listed = "\n  ".join(first_few(lines, _SHOWN))
     return ManifestError(
@@ -185,6 +185,7 @@ def items_of(
 ) -> tuple[list[Item], dict[int, str]]:
     """Each different image, mask and text, with its rows as `Item.source`; and row -> reason of unusable rows."""
     check_masks(look, table)
+    images, masks = table["path"].tolist(), table["mask"].tolist()
     chosen: Iterable[int] = range(len(table))
     if rows is not None:
         chosen = sorted({int(row) for row in rows})
@@ -192,8 +193,8 @@ def items_of(
     problems: dict[int, str] = {}
     is_file = cache(os.path.isfile)
     for row in chosen:
-        image = table["path"][row]
-        mask = table["mask"][row] if look.masked else None
+        image = images[row]
+        mask = masks[row] if look.masked else None
         text = words.get(row)
         missing = [path for path in (image, mask) if path is not None and not is_file(path)]
         if missing:

@@ -503,6 +503,11 @@ def take(table: pd.DataFrame, rows: Any) -> pd.DataFrame:
     return table.iloc[chosen].reset_index(drop=True)
 
 
+def numbered(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows in their order, counted from 0: pandas keeps old numbers when it filters, sorts or joins."""
+    return table.reset_index(drop=True)
+
+
 def with_columns(table: pd.DataFrame, **columns: Any) -> pd.DataFrame:
     """The manifest with these columns in place of its own: one value for all rows, or one for each.
 
@@ -512,9 +517,10 @@ def with_columns(table: pd.DataFrame, **columns: Any) -> pd.DataFrame:
     for name, values in columns.items():
         if isinstance(values, str) or not isinstance(values, Sequence | np.ndarray | pd.Series):
             values = [values] * len(table)
-        column = pd.Series(list(values), dtype=object, name=name)
-        if len(column) != len(table):
-            raise ValueError(f"{len(column)} values of {name} for {len(table)} rows")
+        values = list(values)
+        if len(values) != len(table):
+            raise ValueError(f"{len(values)} values of {name} for {len(table)} rows")
+        column = pd.Series(values, index=table.index, dtype=object, name=name)
         column[column.isna()] = None
         if name not in COLUMNS:
             column = _own(column, "manifest")

@@ -174,7 +174,8 @@ def split(table: pd.DataFrame, parts: Parts, seed: int = 0, by_dataset: bool = T
     rng = np.random.default_rng(seed)
     pools = [rng.permutation(pool) for pool in pools]
     names = _assigned(pools, parts, "identities (joined ones count as one)")
-    return table.assign(split=pd.Series(names[block], dtype=object))
+    column = pd.Series(names[block], index=table.index, dtype=object)
+    return table.assign(split=column)
 
 
 def split_rows(table: pd.DataFrame, parts: Parts, seed: int = 0) -> pd.DataFrame:
@@ -184,7 +185,8 @@ def split_rows(table: pd.DataFrame, parts: Parts, seed: int = 0) -> pd.DataFrame
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(table))
     names = _assigned([order], parts, "rows")
-    return table.assign(split=pd.Series(names, dtype=object))
+    column = pd.Series(names, index=table.index, dtype=object)
+    return table.assign(split=column)
 
 
 def _assigned(pools: Sequence[Rows], parts: Parts, units: str) -> NDArray[Any]:

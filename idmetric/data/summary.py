@@ -35,10 +35,11 @@ def problems(table: pd.DataFrame, faults: Sequence[Fault] = (), need_masks: bool
             missing.append(str(fault))
         else:
             unreadable.append(str(fault))
+    names = table["id"].tolist()
     without_mask = []
     lacks_mask = table["path"].notna() & table["mask"].isna() & need_masks
     for row in np.flatnonzero(lacks_mask):
-        without_mask.append(f"row {row + 1}: {table['id'][row]}")
+        without_mask.append(f"row {row + 1}: {names[row]}")
     cases = {
         "identities are in more than one split": leaking,
         "files are in more than one split": _files_with_several(table, "split"),

@@ -201,6 +201,7 @@ def test_what_depends_on_a_row_leaves_with_it() -> None:
     table = checked(rows)
     assert without(table, [0])["id"].tolist() == ["b", "q", "p", "x"]
     assert without(table, {4})["id"].tolist() == ["a", "d", "e", "b"]
+    assert without(table[::-1], [6])["id"].tolist() == ["x", "p", "q", "b"]  # rows count in the order that is given
     assert without(table, [])["id"].tolist() == table["id"].tolist()
     assert len(without(table, range(7))) == 0
     slots = [{"path": f"{k}", "group": "g", "slot": "query", "split": "train" if k < 2 else "val"} for k in range(4)]

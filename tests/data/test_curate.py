@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from idmetric.data.curate import recipes
-from idmetric.data.curate.balance import balanced, choose, distinct, keep_images, two_views
+from idmetric.data.curate.balance import balanced, choose, distinct, keep_images, two_views, unique
 from idmetric.data.curate.filters import IDSIM_RULES, Rule, apply_rules, read_rules, rules_json
 from idmetric.data.curate.masking import draw_masking, inherit_masks, require_masks
 from idmetric.data.manifest import ManifestError, checked, take
@@ -101,6 +101,22 @@ def test_two_images_are_drawn_uniformly_from_all_of_an_instance() -> None:
     assert (pairs.groupby("group")["slot"].nunique() == 2).all()
     assert pairs["group"].tolist() == pairs["identity"].tolist()
     assert len(two_views(photos({"a": 3}, images=1))) == 0
+
+
+@pytest.mark.parametrize(
+    "choose_rows",
+    [
+        two_views,
+        unique,
+        lambda table: keep_images(table, 2),
+        lambda table: apply_rules(table, [Rule(drop="text == 'red'")])[0],
+    ],
+)
+def test_tables_that_pandas_sorted_or_joined_are_curated_as_if_numbered(choose_rows: Any) -> None:
+    table = photos({"a": [2, 3, 4], "b": [1, 5]}).assign(text="red")
+    others = photos({"c": [3, 2]}, text="blue")
+    for odd in (table[::-1], table[table["dataset"] == "b"], pd.concat([table, others])):
+        pd.testing.assert_frame_equal(choose_rows(odd), choose_rows(odd.reset_index(drop=True)))
 
 
 def test_choices_do_not_depend_on_order_and_survive_the_loss_of_other_images() -> None:

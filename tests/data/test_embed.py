@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 from PIL import Image
 
 from idmetric import Backbone, IDSim
-from idmetric.data.embed import embed
+from idmetric.data.embed import embed, embed_rows
 from idmetric.data.manifest import ManifestError, checked, take, with_columns
 from idmetric.evaluate.protocols.common import baselines, scorers
 from idmetric.evaluate.protocols.common.models import open_model
@@ -92,6 +93,16 @@ def test_each_image_is_decoded_once_for_each_model(pictures: pd.DataFrame, monke
     embed(pictures, {"one": one, "two": two})
     assert len(opened) == 2 * 12  # of 13 rows, two show one file
     assert one.prepared == two.prepared == 12
+
+
+def test_vectors_follow_the_rows_of_a_table_that_pandas_sorted(pictures: pd.DataFrame) -> None:
+    model = random_model("dinov3")
+    vectors, _ = embed_rows(pictures, model)
+    backwards, _ = embed_rows(pictures[::-1], model)
+    np.testing.assert_allclose(backwards, vectors[::-1], atol=1e-5)
+    os.remove(pictures["path"][4])
+    _, problems = embed_rows(pictures[::-1], model)
+    assert [*problems] == [len(pictures) - 5]
 
 
 def test_nothing_is_embedded_twice(pictures: pd.DataFrame, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from idmetric.data.generate.engine import Engine, Request
 from idmetric.data.generate.engines import ENGINES
 from idmetric.data.generate.idsim import contextual_task, identity_task, noise_task
 from idmetric.data.generate.ilgen import object_task, relight_task
-from idmetric.data.generate.jobs import GenerateTask, frame_seed, run_jobs
+from idmetric.data.generate.jobs import GenerateTask, frame_seed, read_source, run_jobs
 from idmetric.data.generate.masks import CleanBackground
 from idmetric.data.generate.weights import Place, Repository
 from idmetric.data.generate.wording import read_wording
@@ -246,12 +246,23 @@ def test_names_tell_all_that_decides_the_pixels(tmp_path: Path) -> None:
     assert len({base, *(task.jobs[0].name for task in others)}) == 6
 
 
+def test_a_job_reads_its_row_of_a_table_that_pandas_sorted(tmp_path: Path) -> None:
+    sources = pictures(tmp_path, 2)
+    backwards = sources[::-1]
+    first = identity_task(backwards, engine(), WORDS).jobs[0]
+    image, _ = read_source(backwards, first)
+    with Image.open(sources["path"][1]) as expected:
+        np.testing.assert_array_equal(image, expected.convert("RGB"))
+
+
 def test_missing_masks_and_classes_are_listed(tmp_path: Path) -> None:
     sources = pictures(tmp_path, 4)
     bare = sources.assign(mask=["0_mask.png", None, "2_mask.png", None])
     for task in TASKS.values():
         with pytest.raises(RequestError, match=r"'mask' .* row 2 \(1.png\), row 4 \(3.png\)"):
             task(bare, engine(), WORDS)
+        with pytest.raises(RequestError, match=r"'mask' .* row 1 \(3.png\), row 3 \(1.png\)"):
+            task(bare[::-1], engine(), WORDS)
     for name in ("identity", "distractor", "relight"):
         with pytest.raises(RequestError, match="'category'"):
             TASKS[name](sources.assign(category=None), engine(), WORDS)

@@ -338,6 +338,7 @@ def test_columns_are_replaced_without_a_change_of_types() -> None:
         assert replaced["role"].tolist() == ["distractor"] * 2
         assert replaced.drop(columns="own").dtypes.equals(table.dtypes)
     assert table["split"].tolist() == [None, None]
+    assert with_columns(table[::-1], split=["b", "a"])["split"].tolist() == ["b", "a"]  # by place, not by number
     with pytest.raises(ValueError, match="1 values of split"):
         with_columns(table, split=["a"])
     with pytest.raises(ManifestError, match="'role'"):

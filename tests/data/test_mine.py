@@ -126,6 +126,14 @@ def test_images_without_groups_are_anchors_with_a_random_positive() -> None:
         assert (paths[0] == paths[1]) == is_same
 
 
+@pytest.mark.parametrize("mine", [hard_negatives, hard_pairs])
+def test_a_table_that_pandas_sorted_is_mined_as_if_numbered(mine: Any) -> None:
+    table, vectors = world()
+    shuffled = table.assign(text="red").sample(frac=1, random_state=0)
+    mined = mine(shuffled, vectors)
+    pd.testing.assert_frame_equal(mined, mine(shuffled.reset_index(drop=True), vectors))
+
+
 def test_what_was_made_from_an_image_is_no_mined_negative_of_it() -> None:
     table = made([
         {"identity": "x", "path": "x0.jpg"}, {"identity": "x", "path": "x1.jpg"},

@@ -58,6 +58,10 @@ def test_negatives_are_drawn_from_the_window_of_the_ranking(
 def test_the_draw_follows_from_seed_and_query(data: pd.DataFrame, vectors: np.ndarray) -> None:
     first, again, other = (query_negatives(data, vectors, 2, skip=0, seed=seed) for seed in (0, 0, 1))
     pd.testing.assert_frame_equal(first, again)
+    backwards = data[::-1]  # as pandas sorts it
+    numbered = backwards.reset_index(drop=True)
+    mined = [query_negatives(table, vectors[::-1], 2, skip=0) for table in (backwards, numbered)]
+    pd.testing.assert_frame_equal(*mined)
     assert first["id"].tolist() != other["id"].tolist()
     is_chosen = data["dataset"] == "mmeb/WebQA"
     part, part_vectors = take(data, is_chosen), vectors[is_chosen]

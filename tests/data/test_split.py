@@ -119,6 +119,18 @@ def test_no_identity_is_ever_in_two_splits(
     assert all(name is None or isinstance(name, str) for name in done["split"])
 
 
+def test_a_table_that_pandas_sorted_filtered_or_joined_is_split_as_if_numbered() -> None:
+    table = made(flat(8))
+    parts = {"train": 0.5, "val": 0.5}
+    chosen = table[table["identity"] != "d/0"]
+    for odd in (table.sample(frac=1, random_state=0), chosen, pd.concat([chosen, chosen])):
+        as_numbered = odd.reset_index(drop=True)
+        done = split(odd, parts)
+        assert not leaks(done)
+        assert done["split"].tolist() == split(as_numbered, parts)["split"].tolist()
+        assert split_rows(odd, parts)["split"].tolist() == split_rows(as_numbered, parts)["split"].tolist()
+
+
 @given(
     st.lists(st.integers(1, 8), min_size=1, max_size=60), st.lists(st.floats(0, 1), min_size=1, max_size=4),
     st.integers(0, 99),

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from idmetric.data.manifest import take, with_columns
+from idmetric.data.manifest import numbered, take, with_columns
 from idmetric.data.split import followers, image_keys, without_orphans
 
 
@@ -94,6 +94,7 @@ def two_views(table: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
 
     ID-Sim, A.1, step 4. Identities with one image are left out.
     """
+    table = numbered(table)
     ranks = _ranks(table, seed)
     sizes = ranks.groupby(table["identity"]).transform("size")
     is_chosen = (sizes >= 2) & (ranks < 2)
@@ -129,6 +130,7 @@ def unique(table: pd.DataFrame) -> pd.DataFrame:
     of an identity comprises all its images, ignoring case and spaces; empty values do not match. The id is parameter
     objaverse_id, or a column of this name.
     """
+    table = numbered(table)
     objects = table.get("objaverse_id")
     if objects is None:
         parameters = table["parameters"].fillna("{}").map(json.loads)
@@ -184,6 +186,7 @@ def keep_identities(table: pd.DataFrame, chosen: Collection[str]) -> pd.DataFram
 
 def keep_images(table: pd.DataFrame, count: int, seed: int = 0) -> pd.DataFrame:
     """At most `count` images of each identity, drawn uniformly, with their followers."""
+    table = numbered(table)
     ranks = _ranks(table, seed)
     chosen = ranks.index[ranks < count]
     is_chosen = table.index.isin(chosen)

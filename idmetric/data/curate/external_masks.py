@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from PIL import Image
 
-from idmetric.data.manifest import ManifestError, with_columns
+from idmetric.data.manifest import ManifestError, numbered, with_columns
 from idmetric.metric.files import StrPath, replacing
 from idmetric.metric.images import ImageReadError, read_image
 from idmetric.metric.masks import MaskId, read_mask
@@ -51,6 +51,7 @@ def attach_masks(
     """
     if threshold is not None and not 0 < threshold <= 1:
         raise ValueError(f"threshold {threshold:g}: it must be within (0, 1]")
+    table = numbered(table)
     files, unused = _match_masks(table, folder)
     masks = table["mask"].to_numpy(copy=True)
     problems: dict[int, str] = {}

@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from idmetric.data.manifest import take
+from idmetric.data.manifest import numbered, take
 from idmetric.data.split import followers, without_orphans
 from idmetric.metric.files import read_json_file
 
@@ -117,6 +117,7 @@ def apply_rules(table: pd.DataFrame, rules: Sequence[Rule]) -> tuple[pd.DataFram
     Raises:
         ValueError: naming the rule whose query cannot be answered, such as by a column that the table lacks.
     """
+    table = numbered(table)
     notes = []
     for rule in rules:
         try:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 import numpy as np
 import pandas as pd
 
-from idmetric.data.manifest import ManifestError, with_columns
+from idmetric.data.manifest import ManifestError, numbered, with_columns
 from idmetric.data.split import parent_rows
 from idmetric.tables import first_few
 
@@ -71,6 +71,7 @@ def require_masks(table: pd.DataFrame) -> None:
     Raises:
         ManifestError: with the count and the first rows that lack one.
     """
+    table = numbered(table)
     lacks_mask = table["mask"].isna()
     names = table["id"][lacks_mask]
     rows = []

@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from idmetric.data.curate.balance import hashed, plain_text
-from idmetric.data.manifest import take, with_columns
+from idmetric.data.manifest import numbered, take, with_columns
 from idmetric.data.nearest import Ints, nearest_other
 from idmetric.data.split import blocks
 from idmetric.metric.ties import comparable
@@ -60,6 +60,7 @@ def hard_negatives(
         Rows of groups with slots anchor, positive (if there is one) and negative. Own columns are x_source (id in the
         given manifest) and x_similarity (of negatives).
     """
+    table = numbered(table)
     is_usable = _usable(table, vectors)
     anchors, pool = negative_rows(table)
     anchors = anchors[is_usable[anchors]]
@@ -193,6 +194,7 @@ def hard_pairs(
 
 def text_pools(table: pd.DataFrame, families: Ints, is_usable: NDArray[np.bool_] | bool = True) -> list[Ints]:
     """Rows with the same text in the same split, if they are of at least two families."""
+    table = numbered(table)
     words = table["text"].fillna("").map(plain_text)
     is_usable = is_usable & table["identity"].notna() & (words != "")
     rows = table.assign(words=words, family=families)[is_usable]
@@ -237,6 +239,7 @@ def query_negatives(
     Returns:
         Rows of slot negative in the queries' groups; own columns are x_source (id of the target) and x_similarity.
     """
+    table = numbered(table)
     targets = _target_numbers(table)
     items = table.assign(target=targets)
     positives = items[items["slot"] == "positive"]

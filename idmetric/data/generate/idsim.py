@@ -159,7 +159,7 @@ def noise_task(
         )
 
     def make(job: Job) -> Made:
-        image = read_image(table["path"][job.source])
+        image = read_image(table["path"].iloc[job.source])
         everything = Image.new("L", image.size, 255)
         return _repainted(engine, job, image, everything, NOISE)
 
@@ -190,7 +190,7 @@ def noised(triplets: pd.DataFrame, jobs: Sequence[Job], images: pd.DataFrame) ->
             paths[job.source] = path_of[job.name]
             engines[job.source] = job.row["engine"]
         else:
-            incomplete.add(triplets["group"][job.source])
+            incomplete.add(triplets["group"].iloc[job.source])
 
     if incomplete:
         warnings.warn(f"{len(incomplete)} triplets left out, with an image that was not made", stacklevel=2)

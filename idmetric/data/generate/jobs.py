@@ -22,7 +22,7 @@ from PIL import Image
 from idmetric.data.generate.compose import Pair, Parameters, read_pair
 from idmetric.data.generate.engine import Engine
 from idmetric.data.generate.wording import Wording
-from idmetric.data.manifest import checked
+from idmetric.data.manifest import checked, numbered
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files import StrPath, first_few, read_json_file, replacing
 from idmetric.metric.images import ImageReadError
@@ -268,6 +268,7 @@ def edit_jobs(
 
 def require(table: pd.DataFrame, *columns: str) -> None:
     """Check that every row has values in the columns."""
+    table = numbered(table)
     for column in columns:
         missing = table["id"][table[column].isna()]
         if len(missing):
@@ -279,7 +280,8 @@ def require(table: pd.DataFrame, *columns: str) -> None:
 
 def read_source(table: pd.DataFrame, job: Job) -> Pair:
     """Image (RGB) and mask ("L", 0 or 255) of the row that a job is made from, as `read_pair` reads them."""
-    return read_pair(table["path"][job.source], table["mask"][job.source])
+    row = table.iloc[job.source]
+    return read_pair(row["path"], row["mask"])
 
 
 def frame_seed(seed: int, row: int, copy: int = 0) -> int:
