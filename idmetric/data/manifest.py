@@ -246,7 +246,7 @@ def checked(
         columns[column] = _typed(table, column, name)
     for column in table.columns:
         if column not in COLUMNS:
-            columns[column] = _own(table[column], name)
+            columns[column] = own_column(table[column], name)
 
     result = pd.DataFrame(columns)
     result = with_columns(
@@ -325,7 +325,7 @@ def _typed(table: pd.DataFrame, column: str, name: str) -> pd.Series:
     return pd.Series(values, dtype=float if kind == NUMBER else object)
 
 
-def _own(values: pd.Series, name: str) -> pd.Series:
+def own_column(values: pd.Series, name: str) -> pd.Series:
     """A column of the table's own: text with None, numbers as they are; several kinds of values are refused."""
     if not (pd.api.types.is_object_dtype(values) or pd.api.types.is_string_dtype(values)):
         return values
@@ -429,14 +429,14 @@ def _json_text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, sort_keys=True, allow_nan=False, default=_plain)
 
 
-_WRITTEN_AS_TEXT = (os.PathLike, datetime.date, datetime.time, datetime.timedelta, decimal.Decimal)
+WRITTEN_AS_TEXT = (os.PathLike, datetime.date, datetime.time, datetime.timedelta, decimal.Decimal)
 
 
 def _plain(value: Any) -> Any:
     """The JSON value for a NumPy value, path, date or number, for `json.dumps(default=...)`."""
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
-    if isinstance(value, _WRITTEN_AS_TEXT):
+    if isinstance(value, WRITTEN_AS_TEXT):
         return str(value)
     raise TypeError(f"{type(value).__name__} is not JSON serializable")
 
@@ -523,7 +523,7 @@ def with_columns(table: pd.DataFrame, **columns: Any) -> pd.DataFrame:
         column = pd.Series(values, index=table.index, dtype=object, name=name)
         column[column.isna()] = None
         if name not in COLUMNS:
-            column = _own(column, "manifest")
+            column = own_column(column, "manifest")
         elif COLUMNS[name] == NUMBER:
             column = column.astype(float)
         changed[name] = column

@@ -8,13 +8,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from idmetric.gallery.files import frame_of
 from idmetric.metric.files import StrPath, in_order
 from idmetric.metric.images import ImageReadError, read_image
 from idmetric.page import Group, Page, Picture, Tone, render, room, thumbnail, write_page
 from idmetric.scoring.scores import Record, Records
 from idmetric.stream import threads
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _MOST_PICTURES = 4000  # of a page; further groups are counted
 _TONES: dict[str, Tone] = {"unknown": "unsure", "kept": "good", "center": "good", "query": "note"}
@@ -43,6 +47,13 @@ class Answer(Records):
         """The rows of each query or group, in order, with its name."""
         for name, rows in groupby(self.rows, itemgetter(self.group_column)):
             yield name, list(rows)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return a pandas DataFrame; text is `str` or None, and whole numbers are exact beside missing values."""
+        columns = {}
+        for name in self.columns:
+            columns[name] = [row[name] for row in self.rows]
+        return frame_of(columns, "the answer")
 
     def write(self, path: StrPath) -> None:
         """Write a .csv, .json or .jsonl file, or the page (.html), atomically; ValueError for another ending."""

@@ -19,6 +19,7 @@ from idmetric.gallery.files import (
     GalleryError,
     StaleWarning,
     Vectors,
+    frame_of,
     holds_vectors,
     map_vectors,
     read_images,
@@ -125,8 +126,7 @@ class Contents:
     def to_pandas(self) -> pd.DataFrame:
         """The images: `path` as given, `identity`, and the columns of their table."""
         names = [name for name in self.images.column_names if name not in FACTS]
-        table: pd.DataFrame = self.images.select(names).to_pandas()
-        return table
+        return frame_of({name: self.images[name].to_pylist() for name in names}, "the gallery")
 
     def vectors(self) -> Single:
         """Unit global features (N, D) of all images, in memory."""

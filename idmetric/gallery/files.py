@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -148,6 +148,34 @@ def write_images(path: Path, head: dict[str, Any], images: pd.DataFrame) -> None
         arrow().parquet.write_table(table, temporary)
 
 
+def dates_as_text(values: Iterable[Any]) -> list[Any]:
+    """Values with dates, times and decimals as text, as in all formats of answers."""
+    from idmetric.data.manifest import WRITTEN_AS_TEXT
+
+    texts = []
+    for value in values:
+        is_date = isinstance(value, WRITTEN_AS_TEXT) and value == value  # NaT is missing
+        texts.append(str(value) if is_date else value)
+    return texts
+
+
+def frame_of(columns: Mapping[str, Sequence[Any]], name: str) -> pd.DataFrame:
+    """A DataFrame in which text is `str` or None, and whole numbers are exact beside missing values.
+
+    Raises:
+        ManifestError: naming the table and the column, for values of several types.
+    """
+    need("eval", "a table", pandas="pandas")
+    import pandas as pd
+
+    from idmetric.data.manifest import own_column
+
+    checked = {}
+    for column, values in columns.items():
+        checked[column] = own_column(pd.Series(values, dtype=object, name=column), name)
+    return pd.DataFrame(checked, columns=list(columns))
+
+
 # Vectors
 
 
@@ -280,12 +308,24 @@ def read_vectors(path: Path, model_id: str) -> tuple[pa.Table, Vectors]:
     lists = getattr(embeddings, "storage", embeddings)  # Ray Data writes tensors
     numbers = _numbers(lists.flatten())
     vectors = numbers.astype(np.float32, copy=False).reshape(count, -1)
-    own_columns = [column for column in table.column_names if column not in (EMBEDDING, MODEL, *LEFT_OUT)]
-    refuse_names(own_columns, str(path))
-    table = table.select(["path", *own_columns])
+    table = _paths_and_own(table, str(path))
     # what is not known of the files is missing
     keys = arrow().array([str(row) for row in range(count)])
     facts = dict.fromkeys(FACTS, arrow().nulls(count)) | {"_file": table["path"], "_key": keys}
     for name, column in facts.items():
         table = table.append_column(name, column)
     return table, Vectors([vectors], [], np.zeros(count, np.int64), np.arange(count), _lengths(vectors))
+
+
+def _paths_and_own(table: pa.Table, name: str) -> pa.Table:
+    """The column of paths and the table's own, checked, with dates as text."""
+    own_columns = [column for column in table.column_names if column not in (EMBEDDING, MODEL, *LEFT_OUT)]
+    refuse_names(own_columns, name)
+    types = arrow().types
+    columns = {"path": table["path"]}
+    for column in own_columns:
+        values = table[column]
+        if types.is_temporal(values.type) or types.is_decimal(values.type):
+            values = arrow().array(dates_as_text(values.to_pylist()), "string")
+        columns[column] = values
+    return arrow().table(columns)

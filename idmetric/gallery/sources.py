@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from idmetric.gallery.files import LEFT_OUT, GalleryError, arrow, refuse_names
+from idmetric.gallery.files import LEFT_OUT, GalleryError, arrow, dates_as_text, frame_of, refuse_names
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files import StrPath
 from idmetric.metric.paths import IMAGE_ENDINGS, absent_mask, claim, images_below, mask_of
@@ -30,7 +30,7 @@ def list_images(sources: Sequence[GallerySource], masked: bool, mask_dir: StrPat
 
     Raises:
         GalleryError: for a source that is missing, holds no images, or has a column that answers have as well, and for
-            a mask of two images. ManifestError: for a table that is no manifest.
+            a mask of two images. ManifestError: for a table that is no manifest, and a column of several types.
     """
     import pandas as pd
 
@@ -43,8 +43,8 @@ def list_images(sources: Sequence[GallerySource], masked: bool, mask_dir: StrPat
         if table.empty:
             raise GalleryError(f"{_name(source)!r} holds no images (files ending in {' '.join(IMAGE_ENDINGS)})")
         tables.append(table)
-    images = pd.concat(tables, ignore_index=True)
-    images = images.astype(object).where(images.notna(), None) if len(tables) > 1 else images
+    joined = pd.concat([table.astype(object) for table in tables], ignore_index=True)
+    images = frame_of({column: joined[column].tolist() for column in joined}, "the sources")
     return images.drop_duplicates(["_file", "_mask"], ignore_index=True)
 
 
@@ -111,16 +111,15 @@ def _given_paths(file: Path) -> list[str | None]:
 
 def _of_manifest(table: pd.DataFrame, given_paths: Sequence[str | None], name: str, masked: bool) -> pd.DataFrame:
     """The images of a checked manifest; texts without an image are left out."""
-    import pandas as pd
-
     own_columns = [column for column in table if column not in LEFT_OUT and table[column].notna().any()]
     refuse_names(own_columns, name)
     columns = {
-        "path": pd.Series(given_paths, dtype=object),
-        "_file": table["path"],
-        "_mask": table["mask"] if masked else pd.Series([None] * len(table), dtype=object),
-        "identity": table["identity"],
+        "path": given_paths,
+        "_file": table["path"].tolist(),
+        "_mask": table["mask"].tolist() if masked else [None] * len(table),
+        "identity": table["identity"].tolist(),
     }
-    columns |= {column: table[column] for column in own_columns}
-    images = pd.DataFrame(columns)
+    for column in own_columns:
+        columns[column] = dates_as_text(table[column])
+    images = frame_of(columns, name)
     return images[images["_file"].notna()].reset_index(drop=True)

@@ -17,6 +17,7 @@ from pyarrow import parquet
 
 from idmetric import IDSim
 from idmetric.adapters import EmbedColumn
+from idmetric.data.manifest import ManifestError
 from idmetric.gallery import Gallery, GalleryError, StaleWarning, models_of
 from idmetric.metric.masks import MaskWarning
 from idmetric.store import Store, key_of
@@ -242,6 +243,32 @@ def test_any_table_with_paths_is_a_source_and_its_columns_come_along(
     assert set(hits["category"]) == {"dog"}
     joined = hits.merge(table[["path", "id"]], on="path")
     assert sorted(joined["id"]) == ["r1", "r2", "r3"]
+
+
+def test_own_columns_stay_exact_and_are_of_one_type(metric: IDSim, photos: Path, index: Path, tmp_path: Path) -> None:
+    first, second, third = map(str, files(photos)[:3])
+    days = pd.to_datetime(["2020-01-02", None])
+    exact = pd.DataFrame({"path": [first, second], "shot": [2**53 + 1, 5], "identity": ["a", None], "day": days})
+    exact.to_parquet(tmp_path / "exact.parquet")
+    gallery = Gallery(index, metric)
+    gallery.build(tmp_path / "exact.parquet", pd.DataFrame({"path": [third]}))
+    images = gallery.to_pandas()
+    answer = gallery.query(first, k=3)
+    hits = answer.to_pandas().sort_values("path", ignore_index=True)
+    for table in (images, hits):
+        assert table["shot"].tolist() == [2**53 + 1, 5, None]
+        assert table["identity"].tolist() == ["a", None, None]
+    assert hits["distance"].dtype == float
+
+    assert json.loads(answer.to_json())[0]["day"].startswith("2020-01-02")
+    EmbedColumn(metric, "path")(exact).to_parquet(tmp_path / "vectors.parquet")
+    opened = Gallery(tmp_path / "vectors.parquet", metric).query(first, k=2)
+    assert json.loads(opened.to_json())[0]["day"].startswith("2020-01-02")
+
+    (tmp_path / "own.csv").write_text(f"path,shot\n{third},night\n")
+    with pytest.raises(ManifestError, match="shot"):
+        Gallery(tmp_path / "other", metric).build(tmp_path / "exact.parquet", tmp_path / "own.csv")
+    assert not (tmp_path / "other").exists()
 
 
 def test_sources_that_cannot_be_used_are_refused(metric: IDSim, photos: Path, index: Path, gallery: Gallery) -> None:
