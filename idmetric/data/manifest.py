@@ -157,7 +157,10 @@ def _read_parquet(file: Path) -> pd.DataFrame:
 
     table = parquet.read_table(file)
     table.validate(full=True)  # also checks that text is UTF-8, which reading does not
-    return table.to_pandas(integer_object_nulls=True)  # whole numbers never pass through floats
+    # named indexes of pandas come back as columns, and whole numbers never pass through floats
+    frame = table.to_pandas(ignore_metadata=True, integer_object_nulls=True)
+    is_named = [not name.startswith("__index_level_") for name in frame]
+    return frame.loc[:, is_named]
 
 
 def _read_text(file: Path) -> pd.DataFrame:

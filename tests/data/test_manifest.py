@@ -156,6 +156,15 @@ def test_a_folder_behind_a_link_keeps_its_paths(tmp_path: Path) -> None:
     assert read(tmp_path / "link" / "m.csv")["path"].tolist() == [str(tmp_path / "real" / "1.png")]
 
 
+def test_a_named_index_of_pandas_is_a_column_and_one_without_a_name_is_none(tmp_path: Path) -> None:
+    table = pd.DataFrame({"identity": ["rex", "tom"], "path": ["1.png", "2.png"], "own": [3, 4]})
+    expected = checked(table, tmp_path)
+    for indexed in (table.set_index("identity"), table.set_index(["path", "own"]), table.set_index([[7, 8]])):
+        indexed.to_parquet(tmp_path / "m.parquet")
+        found = read(tmp_path / "m.parquet")
+        pd.testing.assert_frame_equal(found, expected)
+
+
 def test_text_formats_need_no_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     table = made({"path": "1", "identity": "a"})
