@@ -19,6 +19,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -76,16 +77,22 @@ COLUMNS = {  # column -> what its values are
     "parameters": JSON,  # everything else that made the image: the text of a JSON object, or None
 }
 
-# sets of columns by which other tools say that a row is a part of its image, in small letters without underscores
-_BOXES: tuple[set[str], ...] = (
-    {"bbox"},
-    {"box"},
+# columns by which other tools say that a row is a part of its image, in small letters without underscores: one that
+# holds a whole box, or all sides of it, which may begin with a prefix, as in bbox_x and face_xmin
+_WHOLE_BOXES = ("bbox", "bboxes", "box", "boxes", "boundingbox", "boundingboxes", "facebox", "facebbox")
+_SIDES = (
     {"x1", "y1", "x2", "y2"},
+    {"x0", "y0", "x1", "y1"},
     {"xmin", "ymin", "xmax", "ymax"},
+    {"xtl", "ytl", "xbr", "ybr"},
     {"x", "y", "w", "h"},
     {"x", "y", "width", "height"},
+    {"cx", "cy", "w", "h"},
+    {"xcenter", "ycenter", "width", "height"},
     {"left", "top", "width", "height"},
+    {"left", "top", "right", "bottom"},
 )
+_BOX_PREFIX = re.compile("^(boundingbox|facebbox|facebox|bbox|box|bb|face)")
 _BYTES = ("image_bytes", "mask_bytes", "part_mask_bytes")
 _NOT_IN_CSV = (bytes, list, tuple, dict, np.ndarray)
 _EXACT = 2**53  # whole numbers below it are exact as floats
@@ -301,14 +308,24 @@ def _check_names(table: pd.DataFrame, name: str) -> None:
 
 def refuse_boxes(columns: Iterable[str], name: str) -> None:
     """Refuse columns of boxes, which say that a row is a part of its image, in a table of this name."""
-    plain_columns = {plain_name(column).replace("_", ""): column for column in columns}
-    for box in _BOXES:
-        if box <= plain_columns.keys():
-            boxes = ", ".join(sorted(plain_columns[part] for part in box))
-            raise ManifestError(
-                f"{name}: {boxes}: columns of boxes, but whole images are read; crop the images and remove the "
-                "columns, or import the set ('idmetric data import wildlife')"
-            )
+    boxes = []
+    column_of = {}
+    for column in columns:
+        plain_column = plain_name(column).replace("_", "")
+        if plain_column in _WHOLE_BOXES:
+            boxes.append(column)
+        side = _BOX_PREFIX.sub("", plain_column)
+        column_of[side] = column
+
+    for sides in _SIDES:
+        if sides <= column_of.keys():
+            boxes += [column_of[side] for side in sorted(sides)]
+    if boxes:
+        listed = ", ".join(dict.fromkeys(boxes))
+        raise ManifestError(
+            f"{name}: {listed}: columns of boxes, but whole images are read; crop the images and remove the "
+            "columns, or import the set ('idmetric data import wildlife')"
+        )
 
 
 def _typed(table: pd.DataFrame, column: str, name: str) -> pd.Series:

@@ -627,6 +627,8 @@ def test_other_boxes_of_wildlife_are_refused(tmp_path: Path) -> None:
     put(tmp_path / "1.png", png(1))
     put(tmp_path / "metadata.csv", b"identity,path,xmin,ymin,xmax,ymax\na,1.png,0,0,2,2\n")
     refuses("xmin", "wildlife", tmp_path)
+    put(tmp_path / "metadata.csv", b"identity,path,bbox_x,bbox_y,bbox_w,bbox_h\na,1.png,0,0,2,2\n")
+    refuses("bbox_x", "wildlife", tmp_path)
 
 
 def test_a_folder_without_wildlifes_table_is_not_looked_up_on_the_hub(

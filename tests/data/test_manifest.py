@@ -216,6 +216,14 @@ REFUSED = {
     "path,xmin,ymin,xmax,ymax\n1,0,0,5,5\n": ("xmin",),
     "path,left,top,width,height\n1,0,0,5,5\n": ("left",),
     "path,BBox\n1,0 0 5 5\n": ("BBox",),
+    "path,bounding_box\n1,0 0 5 5\n": ("bounding_box",),
+    "path,bboxes\n1,0 0 5 5\n": ("bboxes",),
+    "path,bbox_x,bbox_y,bbox_w,bbox_h\n1,0,0,5,5\n": ("bbox_h, bbox_w, bbox_x, bbox_y",),
+    "path,bbox_x1,bbox_y1,bbox_x2,bbox_y2\n1,0,0,5,5\n": ("bbox_x1",),
+    "path,face_xmin,face_ymin,face_xmax,face_ymax\n1,0,0,5,5\n": ("face_xmin",),
+    "path,left,top,right,bottom\n1,0,0,5,5\n": ("right",),
+    "path,x_center,y_center,width,height\n1,0,0,5,5\n": ("x_center",),
+    "path,xtl,ytl,xbr,ybr\n1,0,0,5,5\n": ("xbr",),
     "": ("csv",),
 }
 

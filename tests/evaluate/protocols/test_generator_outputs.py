@@ -152,10 +152,13 @@ def test_faults_of_a_table_are_named_by_row(tmp_path: Path) -> None:
         ("path,role\nx.png,other\n", "row 1, column 'role'"),
         ("path,role\nx.png,\n,reference\n", "row 2 has no path"),
         ("path,held_out\nx.png,perhaps\n", "column 'held_out': 'perhaps'"),
+        ("path,bbox\nx.png,0 0 5 5\n", "bbox"),
     ):
         table.write_text(text)
         with pytest.raises(ManifestError, match=message):
             read(table)
+    with pytest.raises(ManifestError, match="bbox"):
+        read(DataFrame({"path": ["x.png"], "bbox": ["0 0 5 5"]}))
 
 
 def test_equal_references_of_a_subject_count_once(tmp_path: Path) -> None:

@@ -63,6 +63,8 @@ def read(
         RequestError: if images do not match, occur twice, or have no reference.
         ManifestError: for a table that cannot be used.
     """
+    from idmetric.data.manifest import refuse_boxes
+
     patterns: tuple[str, str | None] | None = None
     if pattern is not None and layout is None:
         patterns = pattern, None
@@ -72,6 +74,7 @@ def read(
     if isinstance(data, Path):
         pictures = _outputs(data, patterns, skip)
     else:
+        refuse_boxes(map(str, data.columns), "the table")
         cells = data.astype(object).where(data.notna(), None)
         pictures = pictures_of(cells.to_dict("records"), "the table", Path(), "outputs")
     return as_manifest(with_photos(pictures, references, training, skip))
@@ -115,13 +118,14 @@ def _matched(pattern: Path) -> tuple[Path, list[Path]]:
 def read_table(path: Path) -> list[GeneratedPicture]:
     """The pictures of a .csv, .parquet or .jsonl file, with their columns as fields."""
     from idmetric.data.importers.source import ENDINGS, open_source
-    from idmetric.data.manifest import ManifestError
+    from idmetric.data.manifest import ManifestError, refuse_boxes
 
     if path.suffix.lower() not in ENDINGS:
         raise RequestError(f"{path}: a table ends in {', '.join(ENDINGS)}")
     table = open_source(path)
     if "path" not in table.columns:
         raise ManifestError(f"{path}: no column 'path'; there are {', '.join(table.columns)}")
+    refuse_boxes(table.columns, str(path))
 
     rows = (record.values for record in table)
     return pictures_of(rows, str(path), path.parent, path.stem)
