@@ -285,7 +285,10 @@ def _absolute(path: str, root: str) -> str:
 
 
 def _check_names(table: pd.DataFrame, name: str) -> None:
-    """Refuse columns of one name, of boxes and of bytes, and a table without images."""
+    """Refuse columns of one name, of boxes and of bytes, a column as index, and a table without images."""
+    for column in table.index.names:
+        if column is not None:
+            raise ManifestError(f"{name}: {column!r} is the table's index, not a column: call reset_index() first")
     columns = list(table.columns)
     for column, count in Counter(columns).items():
         if not isinstance(column, str):

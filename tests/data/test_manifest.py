@@ -411,3 +411,9 @@ def test_take_numbers_rows_anew(pick: Callable[[pd.DataFrame], Any]) -> None:
     assert taken["path"].tolist() == expected["path"].tolist()
     assert taken.index.equals(pd.RangeIndex(len(expected)))
     assert taken.dtypes.equals(table.dtypes)
+
+
+def test_a_column_that_is_the_index_is_refused() -> None:
+    table = pd.DataFrame({"identity": ["a", "b"], "path": ["a.png", "b.png"]})
+    with pytest.raises(ManifestError, match="'identity'"):
+        checked(table.set_index("identity"))
