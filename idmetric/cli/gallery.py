@@ -138,7 +138,7 @@ def _add_model(parser: Parser) -> None:
 
     reading = parser.add_argument_group("reading images")
     add_shared(reading, "--mask-dir")
-    reading.add_argument("--masked", action="store_true", help="compare subjects alone, by the masks of the table")
+    reading.add_argument("--masked", action="store_true", help="compare subjects alone, by masks of tables and folders")
     add_shared(reading, "--outside", default=None)
     add_shared(reading, "--mask-id")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from idmetric.gallery.files import LEFT_OUT, GalleryError, arrow, dates_as_text, frame_of, refuse_names
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files import StrPath
-from idmetric.metric.paths import IMAGE_ENDINGS, absent_mask, claim, images_below, mask_of
+from idmetric.metric.paths import IMAGE_ENDINGS, absent_mask, claim, mask_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,15 +22,17 @@ def list_images(sources: Sequence[GallerySource], masked: bool, mask_dir: StrPat
     """A row for each image of the sources, each with its mask once, in their order.
 
     Args:
-        masked: whether masks are wanted: those of tables, and for other images of `mask_dir` (`paths.mask_of`).
+        masked: whether masks are wanted: those of tables, those of `mask_dir` for other images (`paths.mask_of`), or
+            without one those that folders hold, see `importers.folders`.
 
     Returns:
-        Columns `path` as given; `_file` and `_mask`, the absolute paths or None; `identity`, by default the folder
-        below the source; and the tables' own.
+        Columns `path` as given; `_file` and `_mask`, the absolute paths or None; `identity`, by default the folders
+        below the source without those of splits; and the tables' own.
 
     Raises:
         GalleryError: for a source that is missing, holds no images, or has a column that answers have as well, and for
-            a mask of two images. ManifestError: for a table that is no manifest, and a column of several types.
+            a mask of two images. ManifestError: for a table that is no manifest, a folder whose identities are not
+            clear or that holds no images, and a column of several types.
     """
     import pandas as pd
 
@@ -66,27 +68,44 @@ def _table_of(source: GallerySource, masked: bool, mask_dir: StrPath | None) -> 
             return _of_manifest(read(file), _given_paths(file), str(file), masked)
     if path.is_dir():
         try:
-            return _of_files(images_below(path), path, masked, mask_dir)
+            return _of_folder(path, masked, mask_dir)
         except OSError as error:
             folder = str(error.filename or path)
             raise GalleryError(f"cannot list the folder {folder!r}: {error.strerror or error}") from error
     if path.is_file():
-        return _of_files([path], path.parent, masked, mask_dir)
+        return _of_files([path], [None], [None], mask_dir)
     raise GalleryError(f"{os.fspath(source)!r} is no folder, image or table: name the place it has now")
 
 
-def _of_files(files: Sequence[Path], root: Path, masked: bool, mask_dir: StrPath | None) -> pd.DataFrame:
-    """Image files, whose folders below the root are their identities."""
+def _of_folder(root: Path, masked: bool, mask_dir: StrPath | None) -> pd.DataFrame:
+    """The images of a folder with their identities and masks, as data of `eval` has them."""
+    from idmetric.data.importers.folders import identities_below, pictures
+
+    images = pictures(root)
+    folders_of, _ = identities_below(root, images)
+    files = []
+    identities = []
+    masks = []
+    for image in images:
+        files.append(image.path)
+        identities.append("/".join(folders_of[image]) or None)
+        masks.append(str(image.mask) if masked and image.mask else None)
+    return _of_files(files, identities, masks, mask_dir)
+
+
+def _of_files(
+    files: Sequence[Path],
+    identities: Sequence[str | None],
+    found_masks: Sequence[str | None],
+    mask_dir: StrPath | None,
+) -> pd.DataFrame:
+    """Image files, with the masks that were found beside them, or those of `mask_dir`."""
     import pandas as pd
 
     taken: dict[str, str] = {}  # masks, and the images that have them
     masks: list[str | None] = []
-    identities = []
-    for file in files:
-        folder = file.parent.relative_to(root).as_posix()
-        identities.append(None if folder == "." else folder)
-        mask = None
-        if masked and mask_dir is not None:
+    for file, mask in zip(files, found_masks, strict=True):
+        if mask_dir is not None:
             mask = mask_of(mask_dir, str(file)) or absent_mask(mask_dir, file)[0]
             claim(taken, str(file), mask, mask_dir)
         masks.append(mask and os.path.abspath(mask))

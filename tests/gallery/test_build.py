@@ -18,7 +18,9 @@ from pyarrow import parquet
 from idmetric import IDSim
 from idmetric.adapters import EmbedColumn
 from idmetric.data.manifest import ManifestError
+from idmetric.data.reading import read_data
 from idmetric.gallery import Gallery, GalleryError, StaleWarning, models_of
+from idmetric.gallery.sources import list_images
 from idmetric.metric.masks import MaskWarning
 from idmetric.store import Store, key_of
 from tests.conftest import random_model
@@ -218,6 +220,25 @@ def test_folders_are_identities_and_paths_stay_as_given(
     assert gallery.query(flat(3), k=1)[0]["path"] == "photos/a/3.png"  # also from elsewhere
 
 
+def test_folders_are_read_as_in_an_evaluation(metric: IDSim, index: Path, tmp_path: Path) -> None:
+    root = tmp_path / "sp"
+    for number, name in enumerate(("train/rex/1.png", "test/rex/2.png", "train/rex/1_mask.png")):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        flat(number).convert("1" if "mask" in name else "RGB").save(root / name)
+    expected = read_data(root)
+    gallery = Gallery(index, metric)
+    gallery.build(root)
+    images = gallery.to_pandas().sort_values("path")
+    assert images["path"].tolist() == sorted(expected["path"])
+    assert images["identity"].tolist() == expected["identity"].tolist() == ["rex", "rex"]
+
+    flat(9).save(root / "lone.png")
+    gallery.build(root)
+    assert set(gallery.to_pandas()["identity"]) == {"rex", None}
+    masked = list_images([root], masked=True, mask_dir=None).set_index("path")["_mask"]
+    assert masked.dropna().to_dict() == {str(root / "train/rex/1.png"): str(root / "train/rex/1_mask.png")}
+
+
 @pytest.mark.parametrize("ending", ["csv", "parquet", "jsonl", "frame"])
 def test_any_table_with_paths_is_a_source_and_its_columns_come_along(
     metric: IDSim, photos: Path, index: Path, ending: str, monkeypatch: pytest.MonkeyPatch
@@ -280,7 +301,7 @@ def test_sources_that_cannot_be_used_are_refused(metric: IDSim, photos: Path, in
         (table.assign(rank=1), "rank"), (table.assign(_row=1), "_row"),
     ]  # fmt: skip
     for source, name in wrong:
-        with pytest.raises(GalleryError, match=name):
+        with pytest.raises((GalleryError, ManifestError), match=name):
             gallery.build(source)
     with pytest.raises(ValueError, match="x_1"):
         gallery.build(table.assign(x_1=1, y_1=1, x_2=2, y_2=2))

@@ -92,19 +92,13 @@ def folder(job: ImportJob) -> Iterator[Row]:
     """A row for each image; its identity is the path of its folder."""
     root = job.folder()
     images = pictures(root)
-    level = split_level(root, images)
-    identities = {}
     for picture in images:
-        folders = picture.folders
-        if level is not None:
-            folders.pop(level)
-        if not folders:
+        if not picture.folders:
             raise ManifestError(
                 f"{picture}: the image is not in the folder of an identity; move it to one, such as "
                 f"{root.name}/NAME/{picture.path.name}"
             )
-        identities[picture] = folders
-    _refuse_equal_names(root, map(tuple, identities.values()))
+    identities, level = identities_below(root, images)
 
     def row(picture: FolderImage) -> list[Row]:
         folders = identities[picture]
@@ -118,13 +112,31 @@ def folder(job: ImportJob) -> Iterator[Row]:
     return job.rows(images, row)
 
 
+def identities_below(root: Path, images: Sequence[FolderImage]) -> tuple[dict[FolderImage, list[str]], int | None]:
+    """The folders that name the identity of each image, none for one right in `root`; and the `split_level`.
+
+    Raises:
+        ManifestError: as `split_level`, and for equal names of identities below two folders.
+    """
+    in_folders = [picture for picture in images if picture.folders]
+    level = split_level(root, in_folders)
+    identities = {}
+    for picture in images:
+        folders = picture.folders
+        if folders and level is not None:
+            folders.pop(level)
+        identities[picture] = folders
+    _refuse_equal_names(root, map(tuple, identities.values()))
+    return identities, level
+
+
 def split_level(root: Path, images: Sequence[FolderImage]) -> int | None:
     """Which folder on the paths of all images, from 0, names their split; None if none does.
 
     Raises:
         ManifestError: naming a folder called like a split that is neither the split of its images nor an identity.
     """
-    shortest = min(len(picture.folders) for picture in images)
+    shortest = min((len(picture.folders) for picture in images), default=0)
     if shortest > 1:  # a folder for the split, and one for the identity
         for level in range(shortest):
             if all(split_word(picture.folders[level]) for picture in images):
