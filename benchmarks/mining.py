@@ -1,4 +1,4 @@
-"""CPU seconds of mining hard negatives and pairs, beside an earlier version of the package.
+"""CPU seconds of mining hard negatives and pairs, compared with an earlier version of the package.
 
     git worktree add ../earlier VERSION
     python benchmarks/mining.py --old ../earlier                                   # 4,000 images, 512 numbers each

@@ -147,10 +147,12 @@ class PartFile:
     def is_damaged(self, name: str, number: int, key: str) -> bool:
         """Whether a byte of a row has changed in this column, or the row is of another key."""
         data = self.mapped(name)[number].tobytes()
+        return self._is_changed(name, number, key, data)
+
+    def _is_changed(self, name: str, number: int, key: str, data: bytes) -> bool:
+        checksums: str = self._facts[name]
         start = 8 * number
-        checksum = self._facts[name][start : start + 8]
-        is_same: bool = checksum == _checksum(key, data)
-        return not is_same
+        return checksums[start : start + 8] != _checksum(key, data)
 
     def row(self, number: int, columns: set[str]) -> Row:
         """Read those columns of a row that it has; ValueError if a byte has changed."""
@@ -163,9 +165,7 @@ class PartFile:
                 size = (end - begin) // count
                 file.seek(self._start + begin + number * size)
                 data = file.read(size)
-                start = 8 * number
-                checksum = self._facts[name][start : start + 8]
-                if checksum != _checksum(self.keys[number], data):
+                if self._is_changed(name, number, self.keys[number], data):
                     raise ValueError("a byte has changed")
                 dtype = getattr(torch, _DTYPES[column["dtype"]])
                 values = torch.frombuffer(bytearray(data), dtype=dtype)
@@ -199,7 +199,7 @@ class Parts:
         self.columns = set(columns)
         self.all_columns = {*columns, *optional}
         self.is_needed = is_needed
-        self._is_full = False
+        self._is_closed = False
         self._waiting: dict[str, Row] = {}
         self._waiting_bytes = 0
         self._since = 0.0
@@ -217,7 +217,7 @@ class Parts:
         except OSError as error:
             if self.is_needed:
                 raise
-            self._is_full = True
+            self._is_closed = True
             warnings.warn(f"the cache is not used ({error}); the scores are complete", stacklevel=2)
         for name in sorted(names):
             if not _NAME.fullmatch(name):
@@ -261,7 +261,7 @@ class Parts:
 
     def add_rows(self, keys: Sequence[str], tensors: Mapping[str, Tensor]) -> None:
         """Add rows (N, ...) on the CPU; a part is written once many wait, or one for half a minute."""
-        if self._is_full:
+        if self._is_closed:
             return
         if not self._waiting:
             self._since = time.monotonic()
@@ -281,7 +281,7 @@ class Parts:
         except OSError as error:
             if self.is_needed:
                 raise
-            self._is_full = True
+            self._is_closed = True
             warnings.warn(f"the cache is not complete ({error}); the scores are", stacklevel=2)
         self._waiting = {}
         self._waiting_bytes = 0

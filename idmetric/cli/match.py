@@ -112,7 +112,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "idmetric match") -> int
 
 
 def _run(args: Namespace) -> int:
-    """Check what is asked for, which should not wait for the model, then match; returns the exit status."""
+    """Check the request before the model is loaded, then match; returns the exit status."""
     need("eval", "idmetric match", scipy="SciPy", pandas="pandas")
     check_output(args.output)
     subjects = _subjects(args.subject)

@@ -114,16 +114,19 @@ def read(file: StrPath) -> pd.DataFrame:
         ManifestError: naming the file, rows and columns at fault.
     """
     file = Path(file)
+    table = checked(read_columns(file), file.parent, str(file))
+    warn_of_twins(table)
+    return table
+
+
+def read_columns(file: Path) -> pd.DataFrame:
+    """The columns of a manifest's file as they stand there, for `checked`; ManifestError if it cannot be read."""
     check_extension(file)
     try:
         refuse_irregular(file)
-        table = _read_parquet(file) if file.suffix.lower() == ".parquet" else _read_text(file)
+        return _read_parquet(file) if file.suffix.lower() == ".parquet" else _read_text(file)
     except (OSError, ValueError, NotImplementedError) as error:  # Arrow's errors are of these classes
         raise ManifestError(f"{file}: not readable as {file.suffix[1:]}: {error}") from error
-
-    table = checked(table, file.parent, str(file))
-    warn_of_twins(table)
-    return table
 
 
 def write(table: pd.DataFrame, file: StrPath) -> None:

@@ -309,7 +309,7 @@ def read_vectors(path: Path, model_id: str) -> tuple[pa.Table, Vectors]:
     numbers = _numbers(lists.flatten())
     vectors = numbers.astype(np.float32, copy=False).reshape(count, -1)
     table = _paths_and_own(table, str(path))
-    # what is not known of the files is missing
+    # facts about files that the table does not have
     keys = arrow().array([str(row) for row in range(count)])
     facts = dict.fromkeys(FACTS, arrow().nulls(count)) | {"_file": table["path"], "_key": keys}
     for name, column in facts.items():

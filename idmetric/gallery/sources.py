@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from idmetric.gallery.files import LEFT_OUT, GalleryError, arrow, dates_as_text, frame_of, refuse_names
+from idmetric.gallery.files import LEFT_OUT, GalleryError, dates_as_text, frame_of, refuse_names
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files import StrPath
 from idmetric.metric.paths import IMAGE_ENDINGS, absent_mask, claim, mask_of
@@ -55,7 +55,7 @@ def _name(source: GallerySource) -> str:
 
 
 def _table_of(source: GallerySource, masked: bool, mask_dir: StrPath | None) -> pd.DataFrame:
-    from idmetric.data.manifest import FORMATS, checked, read
+    from idmetric.data.manifest import FORMATS, checked, read_columns, warn_of_twins
 
     if not isinstance(source, str | os.PathLike):
         given_paths = [os.fspath(path) for path in source["path"]] if "path" in source else []
@@ -65,7 +65,11 @@ def _table_of(source: GallerySource, masked: bool, mask_dir: StrPath | None) -> 
     manifests = [path, *(path / f"manifest{ending}" for ending in FORMATS)]
     for file in manifests:
         if file.suffix.lower() in FORMATS and file.is_file():
-            return _of_manifest(read(file), _given_paths(file), str(file), masked)
+            columns = read_columns(file)
+            table = checked(columns, file.parent, str(file))
+            warn_of_twins(table)
+            given_paths = columns["path"].tolist() if "path" in columns else [None] * len(table)  # texts alone
+            return _of_manifest(table, given_paths, str(file), masked)
     if path.is_dir():
         try:
             return _of_folder(path, masked, mask_dir)
@@ -116,16 +120,6 @@ def _of_files(
         "identity": identities,
     }
     return pd.DataFrame(columns, dtype=object)
-
-
-def _given_paths(file: Path) -> list[str | None]:
-    """The column of paths as it stands in a table, by which answers and the table can be joined."""
-    if file.suffix.lower() == ".parquet":
-        given_paths: list[str | None] = arrow().parquet.read_table(file, columns=["path"])["path"].to_pylist()
-        return given_paths
-    from idmetric.tables import read_table
-
-    return read_table(file, known=["path"]).column("path")
 
 
 def _of_manifest(table: pd.DataFrame, given_paths: Sequence[str | None], name: str, masked: bool) -> pd.DataFrame:

@@ -127,7 +127,7 @@ def _views(crops: Floats) -> Floats:
 def _registered(whole: Image.Image, part: Image.Image, box: Box, side: int, steps: int) -> tuple[Box, float]:
     """The box of `whole` that shows `part`, and their correlation before the last step; 0 if the box shrinks away.
 
-    Ends early where the first step has not brought them into register: of 2,059 copies, all were by then.
+    Ends early where the first step has not brought them into register, as it does for copies.
     """
     end = (np.arange(side, dtype=np.float32) + 0.5) / side
     weights = np.stack([1 - end, end])  # by which the edges move each row or column

@@ -337,7 +337,7 @@ def test_map_finds_its_earlier_work_but_never_that_of_other_weights(
 
 
 class InOneThread(EmbedColumn):
-    """A class as Ray Data makes one of it: a call of an instance waits for a thread that runs one call at a time."""
+    """A class as Ray Data wraps it: a call of an instance waits for a thread that runs one call at a time."""
 
     def __init__(self, *args: Any) -> None:
         self.thread = ThreadPoolExecutor(max_workers=1)

@@ -295,9 +295,11 @@ def test_own_columns_stay_exact_and_are_of_one_type(metric: IDSim, photos: Path,
 def test_sources_that_cannot_be_used_are_refused(metric: IDSim, photos: Path, index: Path, gallery: Gallery) -> None:
     (photos / "none").mkdir()
     os.mkfifo(photos.parent / "pipe")
+    texts = photos.parent / "texts.jsonl"
+    texts.write_text('{"text": "a dog", "group": "g", "slot": "query"}')
     table = pd.DataFrame({"path": list(map(str, files(photos)))})
     wrong: list[tuple[Any, str]] = [
-        (photos / "nowhere", "nowhere"), (photos / "none", "none"), (photos.parent / "pipe", "pipe"),
+        (texts, "texts"), (photos / "nowhere", "nowhere"), (photos / "none", "none"), (photos.parent / "pipe", "pipe"),
         (table.assign(rank=1), "rank"), (table.assign(_row=1), "_row"),
     ]  # fmt: skip
     for source, name in wrong:

@@ -149,7 +149,7 @@ def run(args: Namespace) -> int:
 
 
 def _request(args: Namespace, engine: str, make_task: Callable[..., Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """The options of the task and the settings of its engine; RequestError for those that it does not use."""
+    """The task's options and its engine's settings; RequestError for options that the task does not have."""
     from idmetric.data.generate.engine import with_settings
     from idmetric.data.generate.masks import CleanBackground
     from idmetric.metric.errors import RequestError

@@ -227,7 +227,7 @@ def syncd(job: ImportJob) -> Iterator[Row]:
 
         metadata.json                [{"filenames": ["12/0.png", ...], "prompts": [...], "category": "rigid",
                                        "category_description": ..., "objaverse_id": ...}, ...]
-        12/0.png   12/masks/0.jpg    an image and its mask: the object is what is not black
+        12/0.png   12/masks/0.jpg    an image and its mask, black outside the object
 
     A record of two images or more is an identity. Its partition goes to the column x_partition, the object's
     description to `category`. Masks are written again as 0 and 255 in the size of their image, because the published
