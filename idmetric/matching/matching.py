@@ -195,9 +195,9 @@ def match(
 
     patches = needs_patches(distance)
     options = ReadOptions(outside, rate, detector, on_error, store, batch_size, patches, progress)
+    embeddings = _store_of(metric, options)
     roster = []
     for name, source in subjects.items():
-        embeddings = _store_of(metric, options)
         roster.append(embedded_subject(name, source, metric, distance, batch_size=batch_size, store=embeddings))
     limits = limits_of(metric, roster, distance, aggregate, threshold)
 
